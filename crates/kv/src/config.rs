@@ -1,0 +1,100 @@
+use crate::evict::PolicyKind;
+use crate::free_list::MAX_PAGES;
+use octavo_types::{Bytes, KvSpec, PageSize, Pages, Tokens};
+
+/// How a cache is set up. [`Settings::new`] has the defaults; [`KvCache::new`](crate::KvCache::new) refuses
+/// what cannot work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Pages in the pool.
+    pub total: Pages,
+    pub page_size: PageSize,
+    /// Bytes a page takes in the physical half; only for the statistics.
+    pub page_bytes: Bytes,
+    /// One a layer group: how far back its layers look, or `None` for everything.
+    pub windows: Vec<Option<Tokens>>,
+    /// Free pages that only running sequences may take.
+    pub reserve: Pages,
+    /// The most pages one sequence may hold.
+    pub sequence_limit: Option<Pages>,
+    /// Whether prefixes are kept and looked up.
+    pub prefix_cache: bool,
+    /// The most idle pages kept for what they contain.
+    pub cached_limit: Option<Pages>,
+    /// The most pages that pins may keep from being evicted.
+    pub pin_quota: Pages,
+    pub policy: PolicyKind,
+    /// How many evicted pages are remembered, to tell "evicted" from "never seen".
+    pub remember_evicted: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("the pool has no pages: give it memory for at least one page ({page_bytes})")]
+    NoPages { page_bytes: Bytes },
+    #[error("{total} are more than a pool can count ({max}): use larger pages", max = MAX_PAGES - Pages(1))]
+    TooManyPages { total: Pages },
+    #[error("the cache needs at least one layer group")]
+    NoGroups,
+    #[error("a reserve of {reserve} leaves no page of {total} for new requests: lower it")]
+    ReserveTooLarge { reserve: Pages, total: Pages },
+    #[error(
+        "a limit of {limit} a sequence is less than the {groups} layer groups need for one token: raise it"
+    )]
+    SequenceLimitTooSmall { limit: Pages, groups: usize },
+    #[error("pins could take {quota} of {total}, all that new requests may use: lower the quota")]
+    PinQuotaTooLarge { quota: Pages, total: Pages },
+}
+
+impl Settings {
+    /// A pool of `total` pages of sixteen tokens for a model of one full-attention group.
+    pub fn new(total: Pages) -> Self {
+        Self {
+            total,
+            page_size: PageSize::DEFAULT,
+            page_bytes: Bytes::ZERO,
+            windows: vec![None],
+            reserve: Pages::ZERO,
+            sequence_limit: None,
+            prefix_cache: true,
+            cached_limit: None,
+            pin_quota: Pages(total.0 / 4),
+            policy: PolicyKind::default(),
+            remember_evicted: total.as_usize().min(1 << 16),
+        }
+    }
+
+    /// As many pages of `spec` as fit `budget`.
+    pub fn for_model(spec: &KvSpec, budget: Bytes) -> Self {
+        Self {
+            page_size: spec.page_size(),
+            page_bytes: spec.page_bytes(),
+            windows: spec.windows(),
+            ..Self::new(spec.pages_in(budget))
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let Self { total, reserve, pin_quota: quota, .. } = *self;
+        if total == Pages::ZERO {
+            return Err(SettingsError::NoPages { page_bytes: self.page_bytes });
+        }
+        if total >= MAX_PAGES {
+            return Err(SettingsError::TooManyPages { total });
+        }
+        if self.windows.is_empty() {
+            return Err(SettingsError::NoGroups);
+        }
+        if reserve >= total {
+            return Err(SettingsError::ReserveTooLarge { reserve, total });
+        }
+        let groups = self.windows.len();
+        if let Some(limit) = self.sequence_limit.filter(|limit| limit.as_usize() < groups) {
+            return Err(SettingsError::SequenceLimitTooSmall { limit, groups });
+        }
+        if quota >= total - reserve {
+            return Err(SettingsError::PinQuotaTooLarge { quota, total });
+        }
+        Ok(())
+    }
+}
