@@ -20,10 +20,10 @@ use crate::prefix::{Match, NodeId, PrefixIndex, Stop};
 use crate::room::PageInfo;
 use crate::sequence::Sequence;
 use crate::stats::Counters;
-use crate::sync::Arc;
 use crate::table::Table;
 use hashbrown::HashMap;
 use octavo_types::{GroupId, PageId, Pages, SeqId, Timestamp, Tokens};
+use std::sync::Arc;
 
 /// See the [module](self).
 #[derive(Debug)]

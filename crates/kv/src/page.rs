@@ -4,9 +4,9 @@
 //! back twice. The last one puts the page on the pool's return stack.
 
 use crate::pool::{Dropped, Pool, RefError};
-use crate::sync::Arc;
 use octavo_types::PageId;
 use std::fmt;
+use std::sync::Arc;
 
 /// One counted reference, and the only type here with a `Drop`.
 struct Held {

@@ -14,9 +14,10 @@
 
 use crate::free_list::{Links, MAX_PAGES, Stack};
 use crate::page::{PageMut, PageRef};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use octavo_types::{PageId, Pages, SeqId};
 use std::fmt;
+use std::sync::Arc;
 
 /// Why pages were not handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
