@@ -14,7 +14,7 @@ use crate::evict::Policy;
 use crate::hash::{Prompt, TooLong};
 use crate::page::PageRef;
 use crate::pins::Pins;
-use crate::plan::Step;
+use crate::plan::{Claim, Step};
 use crate::pool::{AllocError, Pool, RefError, Scrub};
 use crate::prefix::{Match, NodeId, PrefixIndex, Stop};
 use crate::room::PageInfo;
@@ -79,6 +79,14 @@ pub enum AdmitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {0}: it was freed or never admitted")]
 pub struct UnknownSequence(pub SeqId);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    #[error(transparent)]
+    Unknown(#[from] UnknownSequence),
+    #[error("{0} has tokens in the step that is being planned: complete or fail the step first")]
+    InFlight(SeqId),
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ForkError {
@@ -203,13 +211,7 @@ impl KvCache {
             return Err(AdmitError::PageSize { prompt, cache });
         }
         let tokens = prompt.len();
-        let need = self
-            .settings
-            .windows
-            .iter()
-            .map(|window| page_size.pages_for(window.map_or(tokens, |window| window.min(tokens))));
-        let need: u64 = need.map(|pages| u64::from(pages.0)).sum();
-        let need = Pages(u32::try_from(need).unwrap_or(u32::MAX));
+        let need = self.settings.least_pages(tokens);
         if need > total {
             return Err(AllocError::NeverFits { need, total }.into());
         }
@@ -272,7 +274,9 @@ impl KvCache {
                 self.obtain(page, owner)
             })
             .collect();
-        let Ok(copies) = self.take(Pages(tables.len() as u32), owner, crate::Claim::New) else {
+        let Ok(copies) = self.take(Pages(tables.len() as u32), owner, Claim::New) else {
+            drop(sources);
+            self.drain();
             return Tokens::ZERO;
         };
         for ((table, source), copy) in tables.iter_mut().zip(sources).zip(copies) {
@@ -299,6 +303,15 @@ impl KvCache {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// A handle on a full page of a sequence, for whoever reads it outside a step: to send it elsewhere, say. The
+    /// page keeps its contents until the handle is dropped, on any thread.
+    pub fn hold(&self, id: SeqId, group: GroupId, index: Pages) -> Result<Option<PageRef>, UnknownSequence> {
+        let sequence = self.sequence(id)?;
+        let full = index < self.settings.page_size.full_pages(sequence.computed);
+        let page = sequence.tables[group.index()].sealed_page(index).filter(|_| full);
+        Ok(page.and_then(|page| page.share().ok()))
     }
 
     /// Adds a token, as decoding does. It is computed by a later step.
@@ -333,15 +346,20 @@ impl KvCache {
         Ok(id)
     }
 
-    /// Ends a sequence. Its full pages stay cached until their room is needed.
-    pub fn free(&mut self, id: SeqId) -> Result<(), UnknownSequence> {
+    /// Ends a sequence. Its full pages stay cached until their room is needed. Others may count on what it is
+    /// about to compute, so a sequence with tokens in the open step is refused.
+    pub fn free(&mut self, id: SeqId) -> Result<(), ReleaseError> {
         self.preempt(id).map(drop)
     }
 
     /// As `free`, and hands the tokens back, hashed, so that the sequence can be admitted again.
-    pub fn preempt(&mut self, id: SeqId) -> Result<Prompt, UnknownSequence> {
+    pub fn preempt(&mut self, id: SeqId) -> Result<Prompt, ReleaseError> {
+        let sequence = self.sequence(id)?;
+        if sequence.scheduled > sequence.computed {
+            return Err(ReleaseError::InFlight(id));
+        }
         let Sequence { prompt, mut tables, cursor, last_step, .. } =
-            self.sequences.remove(&id).ok_or(UnknownSequence(id))?;
+            self.sequences.remove(&id).expect("found above");
         if let Some(node) = cursor {
             self.index.release(node);
         }

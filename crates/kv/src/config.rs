@@ -74,6 +74,15 @@ impl Settings {
         }
     }
 
+    /// The fewest pages with which a sequence of `tokens` can exist: windowed groups hold no more than a window.
+    pub fn least_pages(&self, tokens: Tokens) -> Pages {
+        let pages = self.windows.iter().map(|window| {
+            let held = window.map_or(tokens, |window| window.min(tokens));
+            u64::from(self.page_size.pages_for(held).0)
+        });
+        Pages(u32::try_from(pages.sum::<u64>()).unwrap_or(u32::MAX))
+    }
+
     pub(crate) fn validate(&self) -> Result<(), SettingsError> {
         let Self { total, reserve, pin_quota: quota, .. } = *self;
         if total == Pages::ZERO {

@@ -46,7 +46,7 @@ mod sync;
 mod table;
 
 pub use audit::{Audit, Inconsistent};
-pub use cache::{AdmitError, AppendError, ForkError, Hit, KvCache, Reuse, UnknownSequence};
+pub use cache::{AdmitError, AppendError, ForkError, Hit, KvCache, ReleaseError, Reuse, UnknownSequence};
 pub use config::{Settings, SettingsError};
 pub use evict::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, UnknownPolicy};
 pub use hash::{PageKey, Prompt, Scope, TooLong};

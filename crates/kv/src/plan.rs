@@ -151,7 +151,11 @@ impl KvCache {
             return Err(ScheduleError::TooMany { seq, left, asked: n });
         }
         let end = start + n;
-        let page_size = self.settings.page_size;
+        let (page_size, total) = (self.settings.page_size, self.settings.total);
+        let least = self.settings.least_pages(end);
+        if least > total {
+            return Err(AllocError::NeverFits { need: least, total }.into());
+        }
         let mut growth = Growth { positions: start..end, copies: Vec::new(), pages: Vec::new() };
         for (group, table) in (0u16..).map(GroupId).zip(&sequence.tables) {
             let mut pages = page_size.pages_for(end) - table.end();
@@ -218,7 +222,7 @@ impl KvCache {
 
     /// Counts the scheduled tokens of a sequence as computed, and gives up the pages that no token to come sees.
     fn advance(&mut self, seq: SeqId) {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let sequence = self.sequences.get_mut(&seq).expect("a sequence in a step cannot be freed");
         sequence.computed = sequence.scheduled;
         sequence.last_step = self.now;
         for (group, table) in (0u16..).map(GroupId).zip(&mut sequence.tables) {
@@ -255,7 +259,7 @@ impl KvCache {
     }
 
     fn roll_back(&mut self, span: &Span) {
-        let Some(sequence) = self.sequences.get_mut(&span.seq) else { return };
+        let sequence = self.sequences.get_mut(&span.seq).expect("a sequence in a step cannot be freed");
         let page_size = self.settings.page_size;
         let Range { start, end } = span.positions;
         if let Some(cursor) = sequence.cursor {

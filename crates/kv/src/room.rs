@@ -42,9 +42,6 @@ impl KvCache {
     pub(crate) fn take(&mut self, n: Pages, owner: SeqId, claim: Claim) -> Result<Vec<PageMut>, AllocError> {
         self.drain();
         let total = self.settings.total;
-        if n > total {
-            return Err(AllocError::NeverFits { need: n, total });
-        }
         let free = self.available(claim);
         if n > free {
             return Err(AllocError::OutOfPages { need: n, free });

@@ -1,0 +1,271 @@
+//! Which page goes when room is needed, and which never does.
+
+mod support;
+
+use octavo_kv::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, Settings};
+use octavo_types::{PageId, Pages, Timestamp, Tokens};
+use proptest::prelude::*;
+use support::{Simulation, range, small};
+
+fn cached(sim: &Simulation, tokens: &[u32]) -> u32 {
+    sim.cache.lookup(&sim.prompt(0, tokens)).tokens.0
+}
+
+#[test]
+fn cached_pages_are_evicted_only_when_nothing_is_free() {
+    let mut sim = Simulation::new(small(6));
+    sim.leave_cached(&range(0, 12));
+    sim.leave_cached(&range(100, 112));
+    assert_eq!(sim.cache.counts().cached, Pages(6));
+    assert_eq!(sim.cache.snapshot().counters.evictions, 0);
+    sim.compute(&range(200, 204));
+    assert_eq!(sim.cache.snapshot().counters.evicted.total(), 1);
+    assert_eq!(sim.cache.counts().cached, Pages(5));
+}
+
+#[test]
+fn the_end_of_a_prefix_goes_before_its_beginning() {
+    let mut sim = Simulation::new(small(6));
+    sim.leave_cached(&range(0, 12));
+    for left in [8, 4, 0] {
+        sim.cache.evict(Pages(1));
+        assert_eq!(cached(&sim, &range(0, 13)), left);
+    }
+}
+
+#[test]
+fn the_page_used_longest_ago_goes_first_even_if_it_was_released_last() {
+    let mut sim = Simulation::new(small(6));
+    sim.tick(1);
+    let idle_long = sim.compute(&range(0, 4));
+    sim.tick(2);
+    let busy = sim.compute(&range(100, 104));
+    sim.tick(3);
+    sim.free(busy);
+    sim.tick(4);
+    sim.free(idle_long);
+    sim.cache.evict(Pages(1));
+    assert_eq!((cached(&sim, &range(0, 5)), cached(&sim, &range(100, 105))), (0, 4));
+}
+
+#[test]
+fn every_step_counts_as_a_use_of_all_the_pages_of_its_sequences() {
+    let mut sim = Simulation::new(small(8));
+    sim.tick(1);
+    let old = sim.compute(&range(0, 4));
+    sim.tick(2);
+    let other = sim.compute(&range(100, 104));
+    sim.tick(3);
+    sim.decode(old, &[9]);
+    sim.free(old);
+    sim.free(other);
+    sim.cache.evict(Pages(1));
+    assert_eq!((cached(&sim, &range(0, 5)), cached(&sim, &range(100, 105))), (4, 0));
+}
+
+#[test]
+fn a_hit_is_a_use() {
+    let mut sim = Simulation::new(small(8));
+    sim.tick(1);
+    sim.leave_cached(&range(0, 4));
+    sim.tick(2);
+    sim.leave_cached(&range(100, 104));
+    sim.tick(3);
+    sim.leave_cached(&range(0, 5));
+    sim.cache.evict(Pages(1));
+    assert_eq!((cached(&sim, &range(0, 5)), cached(&sim, &range(100, 105))), (4, 0));
+}
+
+#[test]
+fn pages_of_running_sequences_are_never_evicted() {
+    for policy in PolicyKind::ALL {
+        let mut sim = Simulation::new(Settings { policy, ..small(6) });
+        let running = sim.compute(&range(0, 12));
+        sim.leave_cached(&range(100, 108));
+        assert_eq!(sim.cache.evict(Pages(100)), Pages(2));
+        assert_eq!(sim.cache.evict(Pages(100)), Pages(0));
+        let (greedy, _) = sim.admit(&range(200, 216));
+        assert!(sim.schedule(greedy, 16).is_err());
+        sim.schedule(greedy, 12).unwrap();
+        sim.run();
+        sim.decode(running, &[]);
+        sim.verify();
+    }
+}
+
+#[test]
+fn a_limit_on_cached_pages_is_kept_by_evicting() {
+    let mut sim = Simulation::new(Settings { cached_limit: Some(Pages(2)), ..small(16) });
+    sim.leave_cached(&range(0, 12));
+    assert_eq!(sim.cache.counts().cached, Pages(2));
+    assert_eq!(cached(&sim, &range(0, 13)), 8);
+    sim.leave_cached(&range(100, 108));
+    assert_eq!(sim.cache.counts().cached, Pages(2));
+    assert_eq!(cached(&sim, &range(100, 109)), 8);
+}
+
+#[test]
+fn evictions_and_reclaimed_pages_are_counted() {
+    let mut sim = Simulation::new(small(4));
+    sim.leave_cached(&range(0, 16));
+    sim.cache.evict(Pages(3));
+    sim.cache.evict(Pages(3));
+    let counters = sim.cache.snapshot().counters;
+    assert_eq!((counters.evictions, counters.evicted.total()), (2, 4));
+}
+
+#[test]
+fn prefix_pages_outlive_recent_ones_and_recent_ones_old_ones() {
+    let mut sim = Simulation::new(Settings { policy: PolicyKind::Priority, ..small(32) });
+    sim.tick(1);
+    sim.leave_cached(&range(0, 4));
+    sim.tick(2);
+    sim.leave_cached(&range(0, 5)); // a hit makes the page a prefix page
+    for (second, start) in [(3, 100), (4, 200), (5, 300)] {
+        sim.tick(second);
+        sim.leave_cached(&range(start, start + 4));
+    }
+    // Idle: one prefix page, then 100.., 200.., 300..; the newest quarter (300..) is recent.
+    for (gone, class) in [(100, Class::Old), (200, Class::Old), (300, Class::Recent), (0, Class::Prefix)] {
+        assert_eq!(cached(&sim, &range(gone, gone + 5)), 4);
+        let before = sim.cache.snapshot().counters.evicted;
+        sim.cache.evict(Pages(1));
+        assert_eq!(cached(&sim, &range(gone, gone + 5)), 0, "{gone} goes next");
+        let after = sim.cache.snapshot().counters.evicted;
+        let counted = [
+            (Class::Old, after.old - before.old),
+            (Class::Recent, after.recent - before.recent),
+            (Class::Prefix, after.prefix - before.prefix),
+        ];
+        assert!(counted.iter().all(|(c, n)| *n == u64::from(*c == class)), "{gone}: {counted:?}");
+    }
+}
+
+#[test]
+fn a_page_filled_anew_is_no_prefix_page_for_what_it_held_before() {
+    let mut sim = Simulation::new(Settings { policy: PolicyKind::Priority, ..small(2) });
+    sim.leave_cached(&range(0, 4));
+    let (hit, _) = sim.admit(&range(0, 5));
+    sim.free(hit);
+    sim.cache.evict(Pages(1));
+    sim.leave_cached(&range(100, 108));
+    sim.cache.evict(Pages(2));
+    let evicted = sim.cache.snapshot().counters.evicted;
+    assert_eq!((evicted.prefix, evicted.total()), (1, 3), "only the first was found by anybody");
+}
+
+#[test]
+fn adaptive_batches_grow_as_the_pool_fills() {
+    let policy = Adaptive::new(Pages(1000));
+    let batch = |free| policy.batch(Pages(free), Pages(1000)).0;
+    assert_eq!((batch(0), batch(250), batch(1000)), (64, 1, 1));
+    let sizes: Vec<u32> = (0..=250).step_by(10).map(batch).collect();
+    assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert!(sizes.iter().all(|size| (1..=64).contains(size)));
+}
+
+#[test]
+fn adaptive_evicts_in_batches_and_the_others_one_by_one() {
+    for (policy, evicted) in [(PolicyKind::Adaptive, 64), (PolicyKind::Lru, 1), (PolicyKind::Priority, 1)] {
+        let mut sim = Simulation::new(Settings { policy, ..small(100) });
+        sim.leave_cached(&range(0, 400));
+        sim.compute(&range(1000, 1004));
+        assert_eq!(sim.cache.snapshot().counters.evicted.total(), evicted, "{policy}");
+        assert_eq!(sim.cache.snapshot().counters.evictions, 1);
+    }
+}
+
+#[test]
+fn policies_are_chosen_by_name() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.name().parse(), Ok(kind));
+    }
+    let error = "fifo".parse::<PolicyKind>().unwrap_err();
+    assert_eq!(error.to_string(), "unknown eviction policy `fifo`: use lru, priority or adaptive");
+    assert_eq!(PolicyKind::default(), PolicyKind::Lru);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert { page: u32, at: u64, is_prefix: bool },
+    Remove { page: u32 },
+    Victim,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0u32..24, 0u64..6, any::<bool>()).prop_map(|(page, at, is_prefix)| Op::Insert { page, at, is_prefix }),
+        1 => (0u32..24).prop_map(|page| Op::Remove { page }),
+        1 => Just(Op::Victim),
+    ]
+}
+
+/// The naive policy: a list, searched from end to end.
+#[derive(Default)]
+struct Naive {
+    pages: Vec<Idle>,
+}
+
+impl Naive {
+    /// The first of those used longest ago; prefix pages only when there are no others, if `classes`.
+    fn victim(&mut self, classes: bool) -> Option<PageId> {
+        let rank = |idle: &Idle| (classes && idle.is_prefix, idle.last_use);
+        let at = (0..self.pages.len()).min_by_key(|at| (rank(&self.pages[*at]), *at))?;
+        Some(self.pages.remove(at).page)
+    }
+}
+
+fn agrees_with_naive(mut policy: impl Policy, classes: bool, ops: Vec<Op>) {
+    let mut naive = Naive::default();
+    for op in ops {
+        match op {
+            Op::Insert { page, at, is_prefix } => {
+                let idle = Idle { page: PageId(page), last_use: Timestamp(at), is_prefix };
+                if !policy.contains(idle.page) {
+                    policy.insert(idle);
+                    naive.pages.push(idle);
+                }
+            }
+            Op::Remove { page } => {
+                policy.remove(PageId(page));
+                naive.pages.retain(|idle| idle.page != PageId(page));
+            }
+            Op::Victim => assert_eq!(policy.victim().map(|(page, _)| page), naive.victim(classes)),
+        }
+        assert_eq!(policy.len().as_usize(), naive.pages.len());
+        for page in (0..24).map(PageId) {
+            assert_eq!(policy.contains(page), naive.pages.iter().any(|idle| idle.page == page));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lru_agrees_with_a_list_searched_from_end_to_end(ops in prop::collection::vec(op(), 1..60)) {
+        agrees_with_naive(Lru::new(Pages(24)), false, ops);
+    }
+
+    /// Pages released in the order of their use, as the engine does: then recent pages are the newest.
+    #[test]
+    fn priority_agrees_with_a_list_searched_from_end_to_end(mut ops in prop::collection::vec(op(), 1..60)) {
+        let mut time = 0;
+        for op in &mut ops {
+            if let Op::Insert { at, .. } = op {
+                time += 1;
+                *at = time;
+            }
+        }
+        agrees_with_naive(Priority::new(Pages(24)), true, ops);
+    }
+}
+
+#[test]
+fn a_hit_can_never_be_evicted_by_its_own_admission() {
+    let mut sim = Simulation::new(small(4));
+    sim.leave_cached(&range(0, 16));
+    let (seq, hit) = sim.admit(&[&range(0, 14)[..], &[90]].concat());
+    assert_eq!(hit.tokens, Tokens(12), "no page is left for a copy of the fourth");
+    sim.finish(seq);
+}

@@ -1,0 +1,100 @@
+//! Numbers that add up.
+
+mod support;
+
+use octavo_kv::Settings;
+use octavo_types::{Bytes, Pages};
+use support::{Simulation, range, small};
+
+#[test]
+fn used_cached_reserved_and_free_are_apart_and_add_up() {
+    let mut sim = Simulation::new(Settings { reserve: Pages(3), pin_quota: Pages(0), ..small(20) });
+    sim.compute(&range(0, 10));
+    sim.leave_cached(&range(100, 108));
+    let counts = sim.cache.counts();
+    assert_eq!(
+        (counts.used, counts.cached, counts.reserved, counts.free),
+        (Pages(3), Pages(2), Pages(3), Pages(12))
+    );
+    assert!(counts.add_up());
+}
+
+#[test]
+fn utilisation_and_bytes_follow_the_used_pages() {
+    let mut sim = Simulation::new(Settings { page_bytes: Bytes(1000), ..small(20) });
+    let seq = sim.compute(&range(0, 18));
+    let snapshot = sim.cache.snapshot();
+    assert_eq!(snapshot.utilisation(), 0.25);
+    assert_eq!((snapshot.bytes_used(), snapshot.bytes_free()), (Bytes(5000), Bytes(15_000)));
+    sim.free(seq);
+    let snapshot = sim.cache.snapshot();
+    assert_eq!(snapshot.utilisation(), 0.0);
+    assert_eq!(snapshot.bytes_free(), Bytes(20_000), "cached pages are there for the taking");
+    assert_eq!((snapshot.peak_used, snapshot.peak_bytes()), (Pages(5), Bytes(5000)));
+}
+
+#[test]
+fn peak_use_counts_shared_pages_once() {
+    let mut sim = Simulation::new(small(20));
+    sim.leave_cached(&range(0, 8));
+    let a = sim.compute(&range(0, 9));
+    let b = sim.compute(&range(0, 9));
+    assert_eq!(sim.cache.snapshot().peak_used, Pages(4));
+    sim.free(a);
+    sim.free(b);
+    assert_eq!(sim.cache.snapshot().peak_used, Pages(4));
+}
+
+#[test]
+fn internal_fragmentation_is_the_empty_share_of_used_pages() {
+    let mut sim = Simulation::new(small(20));
+    assert_eq!(sim.cache.snapshot().internal_fragmentation(), 0.0);
+    let seq = sim.compute(&range(0, 9));
+    let snapshot = sim.cache.snapshot();
+    assert_eq!((snapshot.unused_slots, snapshot.used_slots), (3, 12));
+    assert_eq!(snapshot.internal_fragmentation(), 0.25);
+    sim.fork(seq);
+    assert_eq!(sim.cache.snapshot().unused_slots, 3, "a shared page counts once");
+    sim.decode(seq, &[1, 2, 3]);
+    assert_eq!(sim.cache.snapshot().unused_slots, 3, "now only the fork's copy has room");
+}
+
+#[test]
+fn any_free_page_serves_any_request() {
+    let mut sim = Simulation::new(Settings { prefix_cache: false, ..small(16) });
+    let all: Vec<_> = (0..16).map(|i| sim.compute(&range(i * 10, i * 10 + 4))).collect();
+    for seq in all.iter().step_by(2) {
+        sim.free(*seq);
+    }
+    // Every other page is free: enough for a sequence of eight pages, wherever they lie.
+    let seq = sim.compute(&range(500, 532));
+    assert_eq!(sim.pages(seq).len(), 8);
+}
+
+#[test]
+fn pages_allocated_and_freed_are_counted_and_timed() {
+    let mut sim = Simulation::new(Settings { prefix_cache: false, ..small(64) });
+    for second in 0..5 {
+        sim.tick(second);
+        let seq = sim.compute(&range(0, 16));
+        sim.free(seq);
+    }
+    sim.tick(5);
+    let snapshot = sim.cache.snapshot();
+    assert_eq!((snapshot.counters.allocated.total(), snapshot.counters.freed.total()), (20, 20));
+    assert_eq!((snapshot.allocated_per_second, snapshot.freed_per_second), (4.0, 4.0));
+    sim.tick(11);
+    assert_eq!(sim.cache.snapshot().allocated_per_second, 1.6, "16 of the 20 in the last ten seconds");
+    sim.tick(1000);
+    assert_eq!(sim.cache.snapshot().allocated_per_second, 0.0);
+}
+
+#[test]
+fn hits_and_misses_are_counted_in_tokens() {
+    let mut sim = Simulation::new(small(64));
+    sim.leave_cached(&range(0, 10));
+    sim.leave_cached(&range(0, 10));
+    let counters = sim.cache.snapshot().counters;
+    assert_eq!((counters.lookups, counters.hit_tokens, counters.missed_tokens), (2, 8, 12));
+    assert_eq!(counters.computed_tokens, 12);
+}
