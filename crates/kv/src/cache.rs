@@ -10,7 +10,7 @@
 //! Invariant, in every [`Snapshot`](crate::Snapshot): `used + cached + reserved + free == total`.
 
 use crate::config::{Settings, SettingsError};
-use crate::evict::Policy;
+use crate::evict::{Policy, Wanted};
 use crate::hash::{Prompt, TooLong};
 use crate::page::PageRef;
 use crate::pins::Pins;
@@ -241,6 +241,10 @@ impl KvCache {
         let cursor = found.nodes.last().copied().unwrap_or(root);
         self.index.hold(cursor);
         self.index.release(root);
+        for &node in &found.nodes {
+            self.index.count_use(node);
+            self.policy.note(Wanted::Found);
+        }
         let mut tables = self.share_full_pages(owner, &found);
         let copied = match (partial, found.partial) {
             (Partial::Copy, Some((node, tokens))) => self.copy_partial(owner, node, tokens, &mut tables),

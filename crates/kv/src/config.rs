@@ -24,7 +24,7 @@ pub struct Settings {
     /// The most pages that pins may keep from being evicted.
     pub pin_quota: Pages,
     pub policy: PolicyKind,
-    /// How many evicted pages are remembered, to tell "evicted" from "never seen".
+    /// How many evicted pages are remembered: to tell "evicted" from "never seen", and for policies that learn.
     pub remember_evicted: usize,
 }
 
@@ -60,7 +60,7 @@ impl Settings {
             cached_limit: None,
             pin_quota: Pages(total.0 / 4),
             policy: PolicyKind::default(),
-            remember_evicted: total.as_usize().min(1 << 16),
+            remember_evicted: total.as_usize().saturating_mul(4).min(1 << 18),
         }
     }
 

@@ -110,6 +110,13 @@ impl Prompt {
         }
     }
 
+    /// The same tokens under a key that is not theirs.
+    #[cfg(test)]
+    pub(crate) fn with_forged_key(mut self, index: Pages, key: PageKey) -> Self {
+        self.keys[index.as_usize()] = key;
+        self
+    }
+
     pub fn scope(&self) -> Scope {
         self.scope
     }

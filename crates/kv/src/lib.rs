@@ -48,7 +48,7 @@ mod table;
 pub use audit::{Audit, Inconsistent};
 pub use cache::{AdmitError, AppendError, ForkError, Hit, KvCache, ReleaseError, Reuse, UnknownSequence};
 pub use config::{Settings, SettingsError};
-pub use evict::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, UnknownPolicy};
+pub use evict::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, UnknownPolicy, Wanted};
 pub use hash::{PageKey, Prompt, Scope, TooLong};
 pub use page::{PageMut, PageRef};
 pub use pins::{PinError, PinId};

@@ -6,6 +6,7 @@
 //! sequence is as it was before the step, and sequences admitted in it hold public pages only.
 
 use crate::cache::{KvCache, Partial, UnknownSequence};
+use crate::evict::Wanted;
 use crate::page::PageRef;
 use crate::pool::AllocError;
 use octavo_types::{GroupId, PageId, Pages, SeqId, Tokens};
@@ -188,6 +189,9 @@ impl KvCache {
                 self.counters.key_collisions += 1;
                 return;
             };
+            if self.index.is_evicted(node) {
+                self.policy.note(Wanted::Evicted);
+            }
             for (group, table) in (0u16..).map(GroupId).zip(&sequence.tables) {
                 let page = table.sealed_page(index).expect("full pages are sealed");
                 if self.index.offer(node, group, page.id()) {

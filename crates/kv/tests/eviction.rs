@@ -2,7 +2,7 @@
 
 mod support;
 
-use octavo_kv::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, Settings};
+use octavo_kv::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, Settings, Wanted};
 use octavo_types::{PageId, Pages, Timestamp, Tokens};
 use proptest::prelude::*;
 use support::{Simulation, range, small};
@@ -156,20 +156,64 @@ fn a_page_filled_anew_is_no_prefix_page_for_what_it_held_before() {
 
 #[test]
 fn adaptive_batches_grow_as_the_pool_fills() {
-    let policy = Adaptive::new(Pages(1000));
-    let batch = |free| policy.batch(Pages(free), Pages(1000)).0;
-    assert_eq!((batch(0), batch(250), batch(1000)), (64, 1, 1));
-    let sizes: Vec<u32> = (0..=250).step_by(10).map(batch).collect();
+    let policy = Adaptive::new(Pages(4000));
+    let batch = |free| policy.batch(Pages(free), Pages(4000)).0;
+    assert_eq!((batch(0), batch(1000), batch(4000)), (64, 1, 1));
+    let sizes: Vec<u32> = (0..=1000).step_by(10).map(batch).collect();
     assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
     assert!(sizes.iter().all(|size| (1..=64).contains(size)));
+    assert_eq!(policy.batch(Pages(0), Pages(320)), Pages(10), "a small pool is not emptied at once");
+}
+
+#[test]
+fn adaptive_keeps_prefixes_that_come_back_and_lets_go_of_those_seen_once() {
+    let survivors = |policy| {
+        let mut sim = Simulation::new(Settings { policy, ..small(64) });
+        let mut second = 0;
+        let mut unique = 1000;
+        // Four prefixes return, each after more one-time prompts than the pool holds.
+        for round in 0..400 {
+            sim.cache.tick(Timestamp::from_secs(second));
+            let known = round % 4 * 100;
+            sim.leave_cached(&range(known, known + 8));
+            for _ in 0..20 {
+                second += 1;
+                unique += 100;
+                sim.cache.tick(Timestamp::from_secs(second));
+                sim.leave_cached(&range(unique, unique + 8));
+            }
+        }
+        (0..4).filter(|known| cached(&sim, &range(known * 100, known * 100 + 9)) == 8).count()
+    };
+    assert_eq!(survivors(PolicyKind::Lru), 0);
+    assert_eq!(survivors(PolicyKind::Adaptive), 4);
+}
+
+#[test]
+fn adaptive_without_regret_is_least_recently_used() {
+    let mut policy = Adaptive::new(Pages(8));
+    for _ in 0..100_000 {
+        policy.note(Wanted::Found);
+    }
+    for page in 0..8u32 {
+        let uses = 8 - page;
+        policy.insert(Idle {
+            page: PageId(page),
+            last_use: Timestamp::from_secs(page.into()),
+            is_prefix: true,
+            uses,
+        });
+    }
+    let order: Vec<u32> = std::iter::from_fn(|| policy.victim()).map(|(page, _)| page.0).collect();
+    assert_eq!(order, range(0, 8));
 }
 
 #[test]
 fn adaptive_evicts_in_batches_and_the_others_one_by_one() {
-    for (policy, evicted) in [(PolicyKind::Adaptive, 64), (PolicyKind::Lru, 1), (PolicyKind::Priority, 1)] {
-        let mut sim = Simulation::new(Settings { policy, ..small(100) });
-        sim.leave_cached(&range(0, 400));
-        sim.compute(&range(1000, 1004));
+    for (policy, evicted) in [(PolicyKind::Adaptive, 10), (PolicyKind::Lru, 1), (PolicyKind::Priority, 1)] {
+        let mut sim = Simulation::new(Settings { policy, ..small(320) });
+        sim.leave_cached(&range(0, 1280));
+        sim.compute(&range(2000, 2004));
         assert_eq!(sim.cache.snapshot().counters.evicted.total(), evicted, "{policy}");
         assert_eq!(sim.cache.snapshot().counters.evictions, 1);
     }
@@ -220,7 +264,7 @@ fn agrees_with_naive(mut policy: impl Policy, classes: bool, ops: Vec<Op>) {
     for op in ops {
         match op {
             Op::Insert { page, at, is_prefix } => {
-                let idle = Idle { page: PageId(page), last_use: Timestamp(at), is_prefix };
+                let idle = Idle { page: PageId(page), last_use: Timestamp(at), is_prefix, uses: 1 };
                 if !policy.contains(idle.page) {
                     policy.insert(idle);
                     naive.pages.push(idle);

@@ -1,39 +1,85 @@
-use super::{Class, Idle, Lru, Policy};
-use octavo_types::{PageId, Pages};
+use super::queue::Queue;
+use super::{Class, Idle, Policy, Wanted};
+use octavo_types::{PageId, Pages, Timestamp};
 
-/// Least recently used, in batches that grow with the pressure: 1 page at a time while a quarter of the pool
-/// or more is free, 64 when nothing is.
+/// Least recently used, corrected by what the cache learns of its load.
+///
+/// A prefix that was wanted before will be wanted again, sooner than one that was seen once. So every earlier use
+/// lends a page extra time, measured in *lifetimes*: the time that passes, at present, from the last use of a page to
+/// its eviction. How many lifetimes depends on the *regret*, the share of wanted pages that had been evicted.
+/// While the cache is large enough for its load there is no regret, and the order is plain least recently used;
+/// when it is far too small, one-time prefixes give way early and the known ones stay.
+///
+/// Batches grow with the pressure: 1 page at a time while a quarter of the pool is free, 64 when nothing is (no
+/// more than one in 32 of a small pool).
 #[derive(Debug)]
-pub struct Adaptive(Lru);
+pub struct Adaptive {
+    queue: Queue,
+    last_use: Box<[Timestamp]>,
+    newest_use: Timestamp,
+    /// Microseconds, smoothed.
+    lifetime: f64,
+    /// 0 to 1, smoothed.
+    regret: f64,
+}
 
-const LARGEST_BATCH: u64 = 64;
+const LARGEST_BATCH: u32 = 64;
+/// Lifetimes that one earlier use lends when everything wanted had been evicted.
+const LIFETIMES_A_USE: f64 = 4.0;
+/// Uses beyond this many lend no more.
+const MOST_USES: u32 = 10;
+const SMOOTH_LIFETIME: f64 = 1.0 / 1024.0;
+const SMOOTH_REGRET: f64 = 1.0 / 2048.0;
 
 impl Adaptive {
     pub fn new(total: Pages) -> Self {
-        Self(Lru::new(total))
+        Self {
+            queue: Queue::new(total),
+            last_use: vec![Timestamp::default(); total.as_usize()].into(),
+            newest_use: Timestamp::default(),
+            lifetime: 0.0,
+            regret: 0.5,
+        }
+    }
+
+    /// Microseconds that a page's earlier uses are worth.
+    fn credit(&self, uses: u32) -> u64 {
+        let earlier = uses.saturating_sub(1).min(MOST_USES);
+        (f64::from(earlier) * LIFETIMES_A_USE * self.regret * self.lifetime) as u64
     }
 }
 
 impl Policy for Adaptive {
     fn insert(&mut self, idle: Idle) {
-        self.0.insert(idle);
+        self.newest_use = self.newest_use.max(idle.last_use);
+        self.last_use[idle.page.index()] = idle.last_use;
+        let rank = Timestamp(idle.last_use.0.saturating_add(self.credit(idle.uses)));
+        self.queue.insert(idle.page, rank);
     }
     fn remove(&mut self, page: PageId) {
-        self.0.remove(page);
+        self.queue.remove(page);
     }
     fn victim(&mut self) -> Option<(PageId, Class)> {
-        self.0.victim()
+        let page = self.queue.pop()?;
+        let age = self.newest_use.since(self.last_use[page.index()]).as_micros() as f64;
+        self.lifetime += SMOOTH_LIFETIME * (age - self.lifetime);
+        Some((page, Class::Old))
     }
     fn len(&self) -> Pages {
-        self.0.len()
+        Pages(self.queue.len() as u32)
     }
     fn contains(&self, page: PageId) -> bool {
-        self.0.contains(page)
+        self.queue.contains(page)
     }
-    /// Falls in a straight line from 64 with nothing free to 1 with a quarter free.
+    fn note(&mut self, wanted: Wanted) {
+        let evicted = f64::from(u8::from(wanted == Wanted::Evicted));
+        self.regret += SMOOTH_REGRET * (evicted - self.regret);
+    }
+    /// Falls in a straight line from the largest batch with nothing free to 1 with a quarter free.
     fn batch(&self, free: Pages, total: Pages) -> Pages {
+        let largest = u64::from(LARGEST_BATCH.min(total.0 / 32).max(1));
         let quarter = u64::from(total.0).div_ceil(4).max(1);
         let missing = quarter.saturating_sub(u64::from(free.0));
-        Pages((1 + (LARGEST_BATCH - 1) * missing / quarter) as u32)
+        Pages((1 + (largest - 1) * missing / quarter) as u32)
     }
 }

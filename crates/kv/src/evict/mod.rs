@@ -22,8 +22,18 @@ pub struct Idle {
     pub page: PageId,
     /// When a step last used the page.
     pub last_use: Timestamp,
-    /// Whether a lookup ever found it, or somebody pinned it: evidence that the prefix is shared.
+    /// Whether a lookup found it since it was filled, or somebody pinned it.
     pub is_prefix: bool,
+    /// How often requests had this prefix, counted for as long as it is cached or remembered as evicted.
+    pub uses: u32,
+}
+
+/// How a request fared with a page of a prefix that is cached or remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Found,
+    /// It had been evicted, and was computed again.
+    Evicted,
 }
 
 /// What a victim was, for the statistics.
@@ -48,6 +58,8 @@ pub trait Policy: Send + fmt::Debug {
         self.len() == Pages::ZERO
     }
     fn contains(&self, page: PageId) -> bool;
+    /// A request wanted a page that is, or was, cached. For policies that learn.
+    fn note(&mut self, _wanted: Wanted) {}
     /// How many pages to evict at once when at least one must go, given how much of the pool is free.
     fn batch(&self, _free: Pages, _total: Pages) -> Pages {
         Pages(1)

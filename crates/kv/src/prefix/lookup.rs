@@ -101,7 +101,8 @@ impl PrefixIndex {
         let end = Pages(nodes.len() as u32);
         let next = self.page_size.tokens_in(end).expect("no longer than the prompt");
         self.groups(|window| window.is_some()).find_map(|group| {
-            let first = self.first_needed(group, next);
+            // At least the last page, even where no token to come sees it: what is found was once computed.
+            let first = self.first_needed(group, next).min(end.saturating_sub(Pages(1)));
             (first.0..end.0).rev().map(Pages).find(|p| self.page(nodes[p.as_usize()], group).is_none())
         })
     }

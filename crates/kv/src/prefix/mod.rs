@@ -12,6 +12,8 @@
 //! holder (a running sequence that ends in it) or is remembered as evicted; a root exists while it has a child
 //! or a holder.
 
+#[cfg(test)]
+mod collision_tests;
 mod lookup;
 
 pub(crate) use lookup::Match;
@@ -46,6 +48,8 @@ struct Node {
     previous_sibling: Option<NodeId>,
     /// Pages held over all groups.
     pages: u32,
+    /// How often requests had this prefix.
+    uses: u32,
     /// Running sequences whose last full page this is.
     holders: u32,
     /// When a page was last evicted from here.
@@ -116,6 +120,21 @@ impl PrefixIndex {
         self.pages[node.index() * self.windows.len() + group.index()]
     }
 
+    /// How often requests had the prefix that `page` ends, if it is indexed.
+    pub(crate) fn uses(&self, page: PageId) -> u32 {
+        self.home(page).map_or(0, |home| self.node(home.node).uses)
+    }
+
+    pub(crate) fn count_use(&mut self, node: NodeId) {
+        let uses = &mut self.node_mut(node).uses;
+        *uses = uses.saturating_add(1);
+    }
+
+    /// Whether the node is only remembered: all its pages were evicted.
+    pub(crate) fn is_evicted(&self, node: NodeId) -> bool {
+        self.node(node).ghost.is_some()
+    }
+
     pub(crate) fn key(&self, node: NodeId) -> PageKey {
         self.node(node).key
     }
@@ -148,6 +167,7 @@ impl PrefixIndex {
         };
         if let Some(child) = child {
             self.hold(child);
+            self.count_use(child);
         }
         self.release(from);
         child
@@ -249,6 +269,7 @@ impl PrefixIndex {
             next_sibling,
             previous_sibling: None,
             pages: 0,
+            uses: 0,
             holders: 0,
             evicted: None,
             ghost: None,
