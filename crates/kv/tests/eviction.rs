@@ -167,7 +167,7 @@ fn adaptive_batches_grow_as_the_pool_fills() {
 
 #[test]
 fn adaptive_keeps_prefixes_that_come_back_and_lets_go_of_those_seen_once() {
-    let survivors = |policy| {
+    let hits = |policy| {
         let mut sim = Simulation::new(Settings { policy, ..small(64) });
         let mut second = 0;
         let mut unique = 1000;
@@ -175,7 +175,7 @@ fn adaptive_keeps_prefixes_that_come_back_and_lets_go_of_those_seen_once() {
         for round in 0..400 {
             sim.cache.tick(Timestamp::from_secs(second));
             let known = round % 4 * 100;
-            sim.leave_cached(&range(known, known + 8));
+            sim.leave_cached(&range(known, known + 9));
             for _ in 0..20 {
                 second += 1;
                 unique += 100;
@@ -183,10 +183,14 @@ fn adaptive_keeps_prefixes_that_come_back_and_lets_go_of_those_seen_once() {
                 sim.leave_cached(&range(unique, unique + 8));
             }
         }
-        (0..4).filter(|known| cached(&sim, &range(known * 100, known * 100 + 9)) == 8).count()
+        sim.cache.snapshot().counters.hit_tokens / 8
     };
-    assert_eq!(survivors(PolicyKind::Lru), 0);
-    assert_eq!(survivors(PolicyKind::Adaptive), 4);
+    assert_eq!(hits(PolicyKind::Lru), 0);
+    assert!(
+        hits(PolicyKind::Adaptive) > 300,
+        "of 400 prompts that had been seen: {}",
+        hits(PolicyKind::Adaptive)
+    );
 }
 
 #[test]
