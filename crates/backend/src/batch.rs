@@ -1,0 +1,35 @@
+use octavo_types::PageId;
+
+/// Rows of one sequence in the batch: consecutive rows, consecutive positions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub first_row: usize,
+    pub rows: usize,
+    /// Position of the first row in its sequence.
+    pub start: u32,
+}
+
+impl Span {
+    /// Tokens the sequence has in the cache once this span is stored.
+    pub fn end(&self) -> u32 {
+        self.start + self.rows as u32
+    }
+}
+
+/// The rows of a step.
+///
+/// Invariant: the spans follow each other without gaps and cover `tokens`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    pub tokens: &'a [u32],
+    pub spans: &'a [Span],
+}
+
+/// The page table of one span in one layer group.
+#[derive(Clone, Copy, Debug)]
+pub struct TableView<'a> {
+    /// Index of the first page held: those before it have left the window.
+    pub first: u32,
+    /// The pages from there on; they cover every position up to the span's end.
+    pub pages: &'a [PageId],
+}

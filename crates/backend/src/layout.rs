@@ -1,0 +1,101 @@
+use octavo_types::{KvDtype, KvSpec};
+
+/// Keys or values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    Key,
+    Value,
+}
+
+/// Where things lie within a page.
+///
+/// ```text
+///   [layer][K|V][kv_head][slot][head_dim]        elements, densely
+///   [layer][K|V][kv_head][slot][parameters]      at the end, for the quantised precisions only
+/// ```
+///
+/// A page is one contiguous run of bytes; `layer` counts the layers of one group, not of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageLayout {
+    pub layers: usize,
+    pub kv_heads: usize,
+    pub page_size: usize,
+    pub head_dim: usize,
+    pub dtype: KvDtype,
+}
+
+impl PageLayout {
+    pub fn new(spec: &KvSpec) -> Self {
+        let [kv_heads, page_size, head_dim] = spec.plane_shape().map(|n| n as usize);
+        Self { layers: spec.layers_per_page() as usize, kv_heads, page_size, head_dim, dtype: spec.dtype() }
+    }
+
+    pub fn element_bytes(&self) -> usize {
+        match self.dtype {
+            KvDtype::F32 => 4,
+            KvDtype::F16 | KvDtype::Bf16 => 2,
+            KvDtype::Fp8 | KvDtype::Int8 => 1,
+        }
+    }
+
+    /// Bytes of one head's key (or value) of one token, without parameters: the distance from slot to slot.
+    pub fn row_bytes(&self) -> usize {
+        self.head_dim * self.element_bytes()
+    }
+
+    /// Bytes of the parameters of one row; 0 where there are none.
+    pub fn parameter_bytes(&self) -> usize {
+        self.dtype.parameter_bytes() as usize
+    }
+
+    fn vectors(&self) -> usize {
+        self.layers * 2 * self.kv_heads * self.page_size
+    }
+
+    pub fn page_bytes(&self) -> usize {
+        self.vectors() * (self.row_bytes() + self.parameter_bytes())
+    }
+
+    /// Offset in the page of slot 0 of a head: `page_size` rows follow densely.
+    pub fn rows_at(&self, layer: usize, half: Half, head: usize) -> usize {
+        self.plane(layer, half, head) * self.row_bytes()
+    }
+
+    /// Offset in the page of the parameters of slot 0 of a head; those of the other slots follow densely.
+    pub fn parameters_at(&self, layer: usize, half: Half, head: usize) -> usize {
+        self.vectors() * self.row_bytes() + self.plane(layer, half, head) * self.parameter_bytes()
+    }
+
+    /// Index of a head's slot 0 among all vectors of the page.
+    fn plane(&self, layer: usize, half: Half, head: usize) -> usize {
+        assert!(layer < self.layers && head < self.kv_heads, "layer {layer}, head {head} of {self:?}");
+        ((layer * 2 + usize::from(half == Half::Value)) * self.kv_heads + head) * self.page_size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo_types::PageSize;
+
+    #[test]
+    fn planes_tile_the_page_without_gap_or_overlap() {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
+            let spec = KvSpec::full_attention(3, 2, 96, dtype, PageSize::DEFAULT).unwrap();
+            let layout = PageLayout::new(&spec);
+            assert_eq!(layout.page_bytes() as u64, spec.page_bytes().0);
+            let (mut rows, mut parameters) = (0, layout.vectors() * layout.row_bytes());
+            for layer in 0..3 {
+                for half in [Half::Key, Half::Value] {
+                    for head in 0..2 {
+                        assert_eq!(layout.rows_at(layer, half, head), rows);
+                        assert_eq!(layout.parameters_at(layer, half, head), parameters);
+                        rows += 16 * layout.row_bytes();
+                        parameters += 16 * layout.parameter_bytes();
+                    }
+                }
+            }
+            assert_eq!(parameters, layout.page_bytes());
+        }
+    }
+}

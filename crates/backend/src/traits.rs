@@ -1,0 +1,175 @@
+use crate::{PageLayout, Rows, Span, TableView, TensorRef, WeightFormat};
+use octavo_types::{PageId, Pages};
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("{what} is not supported here: {instead}")]
+    Unsupported { what: String, instead: String },
+    #[error("out of memory: {0}")]
+    OutOfMemory(String),
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+/// Query and key-value heads of an attention layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heads {
+    pub q: usize,
+    pub kv: usize,
+    pub dim: usize,
+}
+
+impl Heads {
+    /// Columns of a fused `[q | k | v]` row.
+    pub fn qkv_cols(&self) -> usize {
+        (self.q + 2 * self.kv) * self.dim
+    }
+    /// Query heads that share one key-value head.
+    pub fn group(&self) -> usize {
+        self.q / self.kv
+    }
+}
+
+/// `y = x / sqrt(mean(x²) + eps) * w`.
+#[derive(Debug)]
+pub struct NormSpec<'a, V> {
+    /// As multiplied: for models that store `w - 1` the loader has added the one.
+    pub weight: &'a V,
+    pub eps: f32,
+}
+
+impl<V> Clone for NormSpec<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V> Copy for NormSpec<'_, V> {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    Silu,
+    /// The tanh approximation.
+    Gelu,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AttentionSpec {
+    pub heads: Heads,
+    /// Multiplies every score.
+    pub scale: f32,
+    /// Positions a token sees, its own included; `None` sees all.
+    pub window: Option<u32>,
+    /// The layer within its group's page.
+    pub layer: usize,
+}
+
+/// What a model needs of a device. Matrices are row-major, one row a token of the batch; `_cols` in a comment is the
+/// width of a buffer. A shape that does not fit is a bug of the caller and panics.
+pub trait Backend: Send {
+    /// Activations: `[rows, cols]`.
+    type Buf: Send;
+    /// Weights `[out, in]`, kept as the device likes them.
+    type Matrix: Send + Sync;
+    /// Weights of a norm.
+    type Vector: Send + Sync;
+    /// The bytes of all pages.
+    type Arena: Send;
+
+    fn name(&self) -> String;
+
+    // Memory.
+    fn buf(&self, rows: usize, cols: usize) -> Result<Self::Buf, BackendError>;
+    /// Changes the number of rows, keeping the columns; contents are undefined. Cheap up to the largest size so far.
+    fn resize(&self, buf: &mut Self::Buf, rows: usize) -> Result<(), BackendError>;
+    /// The parts one below the other as one matrix: they have equal columns and types.
+    fn matrix(&self, parts: &[TensorRef<'_>], format: WeightFormat) -> Result<Self::Matrix, BackendError>;
+    /// One row; `plus` is added to each element.
+    fn vector(&self, values: TensorRef<'_>, plus: f32) -> Result<Self::Vector, BackendError>;
+    /// Room for `pages`, committed as it is first touched where the device can.
+    fn arena(&self, layout: PageLayout, pages: Pages) -> Result<Self::Arena, BackendError>;
+    fn read(&self, buf: &Self::Buf, out: &mut Vec<f32>) -> Result<(), BackendError>;
+
+    // Computing.
+    /// `out[i] = table[tokens[i]] * scale`.
+    fn embed(
+        &self,
+        table: &Self::Matrix,
+        tokens: &[u32],
+        scale: f32,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError>;
+    fn rms_norm(
+        &self,
+        x: &Self::Buf,
+        norm: NormSpec<'_, Self::Vector>,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError>;
+    /// `x += delta`, or `x += norm(delta)` where `before` is given; then `out = norm(x)`.
+    fn add_rms_norm(
+        &self,
+        x: &mut Self::Buf,
+        delta: &Self::Buf,
+        before: Option<NormSpec<'_, Self::Vector>>,
+        norm: NormSpec<'_, Self::Vector>,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError>;
+    /// `out = x · wᵀ`.
+    fn linear(&self, w: &Self::Matrix, x: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError>;
+    /// `gate_up` is `[gate | up]`; `out = act(gate) * up`, half as wide.
+    fn gated(&self, act: Activation, gate_up: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError>;
+    /// The rows of `x` listed in `rows`, in that order.
+    fn pick_rows(&self, x: &Self::Buf, rows: &[u32], out: &mut Self::Buf) -> Result<(), BackendError>;
+
+    // Attention.
+    /// Cosines and sines of every row's position, `[rows, 2 * inv_freq.len()]`, once a step for all layers:
+    /// `scale * cos(position * inv_freq[i])`, then the sines.
+    fn angles(
+        &self,
+        spans: &[Span],
+        inv_freq: &[f32],
+        scale: f32,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError>;
+    /// For every row of `qkv` (`[q | k | v]`): norms each query and key head where norms are given, rotates them
+    /// (first half against second half of the head), leaves the queries in place, and encodes keys and values into
+    /// the pages.
+    #[allow(clippy::too_many_arguments, reason = "one fused kernel, and these are its operands")]
+    fn rotate_and_store(
+        &self,
+        qkv: &mut Self::Buf,
+        norms: Option<[NormSpec<'_, Self::Vector>; 2]>,
+        angles: &Self::Buf,
+        spec: &AttentionSpec,
+        rows: Rows<'_>,
+        tables: &[TableView<'_>],
+        arena: &mut Self::Arena,
+    ) -> Result<(), BackendError>;
+    /// `out = softmax(q · kᵀ * scale) · v` for every row and query head, over the stored positions from the start of
+    /// the window up to the row's own; `out` is `[rows, heads.q * heads.dim]`.
+    fn attention(
+        &self,
+        qkv: &Self::Buf,
+        spec: &AttentionSpec,
+        rows: Rows<'_>,
+        tables: &[TableView<'_>],
+        arena: &Self::Arena,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError>;
+
+    // Pages.
+    /// Copies the first `slots` of each page, in order.
+    fn copy_pages(
+        &self,
+        arena: &mut Self::Arena,
+        copies: &[(PageId, PageId, usize)],
+    ) -> Result<(), BackendError>;
+    fn zero_pages(&self, arena: &mut Self::Arena, pages: &[PageId]) -> Result<(), BackendError>;
+    /// Keys, then values, of one layer of a table, decoded, in token order: each `[len, kv_heads, head_dim]`.
+    fn gather(
+        &self,
+        arena: &Self::Arena,
+        layer: usize,
+        table: TableView<'_>,
+        positions: std::ops::Range<u32>,
+    ) -> Result<[Vec<f32>; 2], BackendError>;
+}
