@@ -48,7 +48,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Test { only } => runner::run(&steps::select(steps, &only)?, &workspace),
         Command::List => {
-            steps.iter().for_each(|step| println!("{step}"));
+            print!("{}", steps.iter().map(|step| format!("{step}\n")).collect::<String>());
             Ok(())
         }
         Command::Requirements => requirements::run(&workspace),
