@@ -124,7 +124,7 @@ fn op(input: &mut Input<'_>) -> Op {
     match input.below(32) {
         0..6 => {
             let reuse = if input.once_in(8) { Reuse::Nothing } else { Reuse::Longest };
-            Op::Admit { salt: input.below(2) as u8, tokens: tokens(input), reuse }
+            Op::Admit { salt: input.below(3) as u8, tokens: tokens(input), reuse }
         }
         6..13 => {
             let claim = if input.flag() { Claim::Running } else { Claim::New };
@@ -137,7 +137,7 @@ fn op(input: &mut Input<'_>) -> Op {
         23 => Op::Free { seq: input.byte() },
         24 => Op::Preempt { seq: input.byte() },
         25 => Op::Resume { waiting: input.byte() },
-        26 => Op::Pin { salt: input.below(2) as u8, tokens: tokens(input) },
+        26 => Op::Pin { salt: input.below(3) as u8, tokens: tokens(input) },
         27 => Op::PinSequence { seq: input.byte() },
         28 => Op::Unpin { pin: input.byte() },
         29 => Op::Evict { pages: Pages(some_or_all(input, 8)) },
