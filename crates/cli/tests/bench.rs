@@ -45,3 +45,17 @@ fn the_pool_bench_has_its_keys_and_every_cell() {
     assert_eq!(report["speedup"], cells[1]["speedup"]);
     assert_eq!(report["speedup_2t"], cells[4]["speedup"]);
 }
+
+#[test]
+fn the_prefix_bench_has_its_keys_for_both_lengths_and_every_policy() {
+    let report = object(&["bench", "prefix", "--quick"]);
+    for key in ["ns_per_page_lookup_hit", "ns_per_page_lookup_miss", "ns_per_page_insert", "ns_per_page_hash"]
+    {
+        for length in ["4096", "32768"] {
+            assert_positive(&report[key][length], key);
+        }
+    }
+    for policy in ["lru", "priority", "adaptive"] {
+        assert_positive(&report["ns_evict"][policy], policy);
+    }
+}

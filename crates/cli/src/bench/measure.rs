@@ -1,7 +1,7 @@
 //! What the benches share: clocks, medians, random order, and a line of progress.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Every bench draws its random order from here, so that two runs do the same work.
 pub(super) const SEED: u64 = 0x6f63_7461_766f;
@@ -41,6 +41,13 @@ pub(super) fn interleave<const N: usize>(rounds: u32, mut measure: [&mut dyn FnM
         }
     }
     samples.map(|samples| samples.median())
+}
+
+/// Runs `work` once.
+pub(super) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed(), result)
 }
 
 /// Nanoseconds a piece.

@@ -7,6 +7,8 @@ mod measure;
 mod pool;
 mod pool_baseline;
 mod pool_work;
+mod prefix;
+mod prefix_work;
 mod report;
 
 use anyhow::Result;
@@ -30,12 +32,14 @@ pub(crate) struct Command {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Pool(pool::Args),
+    Prefix(prefix::Args),
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
     let sink = Sink::open(command.json.as_deref())?;
     let report: Report = match &command.bench {
         Bench::Pool(args) => pool::run(args)?,
+        Bench::Prefix(args) => prefix::run(args)?,
     };
     sink.write(&report)
 }
