@@ -3,6 +3,7 @@
 //! A bench answers one written question. It returns a [`Report`]: tables for people, one object for programs,
 //! and its goals with whether they are met.
 
+mod belady;
 mod measure;
 mod pool;
 mod pool_baseline;
@@ -10,6 +11,8 @@ mod pool_work;
 mod prefix;
 mod prefix_work;
 mod report;
+mod trace;
+mod trace_file;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -33,6 +36,7 @@ pub(crate) struct Command {
 enum Bench {
     Pool(pool::Args),
     Prefix(prefix::Args),
+    Trace(trace::Args),
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
@@ -40,6 +44,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     let report: Report = match &command.bench {
         Bench::Pool(args) => pool::run(args)?,
         Bench::Prefix(args) => prefix::run(args)?,
+        Bench::Trace(args) => trace::run(args)?,
     };
     sink.write(&report)
 }
