@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod blocks;
 mod cache;
 mod config;
 mod evict;
@@ -46,6 +47,10 @@ mod sync;
 mod table;
 
 pub use audit::{Audit, Inconsistent};
+pub use blocks::{
+    AllocateSequenceError, BlockAllocator, BlockStats, BlockTable, CacheManager, CacheStats, ExtendError,
+    FreeError, FreeSequenceError, ManagerError, NoSuchBlock, PositionError,
+};
 pub use cache::{AdmitError, AppendError, ForkError, Hit, KvCache, ReleaseError, Reuse, UnknownSequence};
 pub use config::{Settings, SettingsError};
 pub use evict::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, UnknownPolicy, Wanted};

@@ -212,9 +212,25 @@ impl Pool {
         Ok(if before == 1 { Dropped::Last } else { Dropped::Shared })
     }
 
-    /// Takes back a `drop_ref` whose page has not been passed on.
+    /// Gives the reference back if it is the last one; otherwise leaves the count alone and says `Shared`.
+    pub(crate) fn drop_last(&self, page: PageId) -> Result<Dropped, RefError> {
+        match self.meta(page)?.refs.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Dropped::Last),
+            Err(0) => Err(RefError::NotHeld { page }),
+            Err(_) => Ok(Dropped::Shared),
+        }
+    }
+
+    /// Gives all references back, whoever holds them. True if there were any: then as after `Last`.
+    pub(crate) fn drop_all(&self, page: PageId) -> Result<bool, RefError> {
+        Ok(self.meta(page)?.refs.swap(0, Ordering::AcqRel) > 0)
+    }
+
+    /// Takes back a drop that was the last and whose page has not been passed on. Never after `Shared`: the
+    /// other holders may have let the page go since.
     pub(crate) fn undo_drop(&self, page: PageId) {
-        self.meta[page.index()].refs.fetch_add(1, Ordering::AcqRel);
+        let before = self.meta[page.index()].refs.fetch_add(1, Ordering::AcqRel);
+        debug_assert_eq!(before, 0, "{page} is held");
     }
 
     /// Clears idle pages if asked to, and makes them free.
@@ -246,6 +262,11 @@ impl Pool {
     /// Free pages, then returned ones; only while no other thread uses the pool.
     pub(crate) fn walk(&self) -> (impl Iterator<Item = PageId> + '_, impl Iterator<Item = PageId> + '_) {
         (self.free.walk(&self.links), self.returned.walk(&self.links))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_refs(&self, page: PageId, refs: u32) {
+        self.meta[page.index()].refs.store(refs, Ordering::Release);
     }
 
     fn meta(&self, page: PageId) -> Result<&Meta, RefError> {

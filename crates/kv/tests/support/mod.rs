@@ -5,9 +5,10 @@
 //! widely, freed too early, overwritten or copied wrongly reads back wrong.
 #![allow(dead_code, unreachable_pub)]
 
-use octavo_kv::{Claim, Hit, KvCache, Prompt, Reuse, ScheduleError, Scope, Scrub, Settings};
+use octavo_kv::{Claim, Hit, KvCache, PageRef, Prompt, Reuse, ScheduleError, Scope, Scrub, Settings};
 use octavo_types::{GroupId, PageId, PageSize, Pages, SeqId, SlotId, Timestamp, Tokens};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub const GARBAGE: u64 = 0xdead;
@@ -45,6 +46,8 @@ pub struct Simulation {
     pub cache: KvCache,
     pub memory: Arc<Mutex<Memory>>,
     pub known: BTreeMap<SeqId, Known>,
+    /// Handles that the test holds.
+    pub outside: Vec<PageRef>,
 }
 
 impl Simulation {
@@ -64,7 +67,7 @@ impl Simulation {
         } else {
             KvCache::new(settings).unwrap()
         };
-        Self { cache, memory, known: BTreeMap::new() }
+        Self { cache, memory, known: BTreeMap::new(), outside: Vec::new() }
     }
 
     pub fn prompt(&self, salt: u8, tokens: &[u32]) -> Prompt {
@@ -158,6 +161,7 @@ impl Simulation {
     /// Carries the step out and completes it.
     pub fn run(&mut self) {
         self.carry_out(usize::MAX);
+        self.verify_step();
         self.cache.complete();
         self.check();
         self.verify();
@@ -214,19 +218,31 @@ impl Simulation {
 
     /// Every computed token that a later one may look at reads back as what its own prefix makes it.
     pub fn verify(&self) {
-        let memory = self.memory.lock().unwrap();
         for (&seq, known) in &self.known {
             let sequence = self.cache.sequence(seq).unwrap();
             assert_eq!(sequence.tokens(), known.tokens, "{seq} has other tokens");
-            let computed = sequence.computed().0;
-            for (group, window) in (0u16..).zip(&self.cache.settings().windows) {
-                let first = window.map_or(0, |window| (computed + 1).saturating_sub(window.0));
-                for position in first..computed {
-                    let slot = self.slot(seq, group, position);
-                    let slot = slot.unwrap_or_else(|| panic!("{seq} lost position {position}"));
-                    let found = memory.slots[slot.0 as usize];
-                    assert_eq!(found, contents(known, group, position), "{seq}, group {group}, {position}");
-                }
+            self.verify_reads(seq, sequence.computed()..sequence.computed());
+        }
+    }
+
+    /// So does everything that the step's own tokens look at.
+    fn verify_step(&self) {
+        for span in self.cache.step().spans() {
+            self.verify_reads(span.seq, span.positions.clone());
+        }
+    }
+
+    /// Everything before `positions.end` that tokens from `positions.start` on look at reads back right.
+    fn verify_reads(&self, seq: SeqId, positions: Range<Tokens>) {
+        let memory = self.memory.lock().unwrap();
+        let known = &self.known[&seq];
+        for (group, window) in (0u16..).zip(&self.cache.settings().windows) {
+            let first = window.map_or(0, |window| (positions.start.0 + 1).saturating_sub(window.0));
+            for position in first..positions.end.0 {
+                let slot = self.slot(seq, group, position);
+                let slot = slot.unwrap_or_else(|| panic!("{seq} lost position {position}"));
+                let found = memory.slots[slot.0 as usize];
+                assert_eq!(found, contents(known, group, position), "{seq}, group {group}, {position}");
             }
         }
     }
@@ -237,7 +253,8 @@ impl Simulation {
 
     pub fn check(&self) {
         let audit = self.cache.check().unwrap();
-        assert_eq!(audit.held_outside, [], "a page leaked");
+        let outside: BTreeSet<PageId> = self.outside.iter().map(PageRef::id).collect();
+        assert_eq!(audit.held_outside.into_iter().collect::<BTreeSet<_>>(), outside, "a page leaked");
         assert!(self.cache.counts().add_up());
     }
 }

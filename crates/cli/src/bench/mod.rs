@@ -1,0 +1,50 @@
+//! `octavo bench`: the figures this project claims, each measured beside what it is compared with.
+//!
+//! A bench answers one written question. It returns a [`Report`]: tables for people, one object for programs,
+//! and its goals with whether they are met.
+
+mod belady;
+mod measure;
+mod pool;
+mod pool_baseline;
+mod pool_work;
+mod prefix;
+mod prefix_work;
+mod report;
+mod trace;
+mod trace_file;
+
+use anyhow::Result;
+use clap::Subcommand;
+use report::{Report, Sink};
+use std::path::PathBuf;
+
+/// Measure parts of the engine, each beside what it is compared with
+///
+/// Prints a table with the goals and whether they are met; with --json the same as one JSON object. Use a
+/// release build on a quiet machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Command {
+    #[command(subcommand)]
+    bench: Bench,
+    /// Write the figures as one JSON object to FILE as well; `-` prints it instead of the tables
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Pool(pool::Args),
+    Prefix(prefix::Args),
+    Trace(trace::Args),
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let sink = Sink::open(command.json.as_deref())?;
+    let report: Report = match &command.bench {
+        Bench::Pool(args) => pool::run(args)?,
+        Bench::Prefix(args) => prefix::run(args)?,
+        Bench::Trace(args) => trace::run(args)?,
+    };
+    sink.write(&report)
+}

@@ -1,0 +1,205 @@
+//! What a bench hands over, and the two ways it is written: tables for people, one JSON object for programs.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+/// Something a figure should reach.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Goal {
+    goal: String,
+    figure: f64,
+    met: bool,
+}
+
+impl Goal {
+    pub(super) fn at_least(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
+        Self { goal: goal.into(), figure, met: figure >= limit }
+    }
+    pub(super) fn at_most(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
+        Self { goal: goal.into(), figure, met: figure <= limit }
+    }
+}
+
+/// Rows under headings, right-aligned but for the first column.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new<H: ToString>(title: impl Into<String>, headings: impl IntoIterator<Item = H>) -> Self {
+        let headings = headings.into_iter().map(|heading| heading.to_string()).collect();
+        Self { title: title.into(), rows: vec![headings] }
+    }
+
+    /// Adds a row of as many cells as there are headings.
+    pub(super) fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let cells: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
+        assert_eq!(cells.len(), self.rows[0].len(), "cells in a row of {:?}", self.title);
+        self.rows.push(cells);
+    }
+
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        writeln!(out, "\n{}", self.title)?;
+        for row in &self.rows {
+            let mut line = format!("  {:<w$}", row[0], w = width(0));
+            for (column, cell) in row.iter().enumerate().skip(1) {
+                line += &format!("  {cell:>w$}", w = width(column));
+            }
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The answer of one bench.
+#[derive(Debug)]
+pub(super) struct Report {
+    bench: &'static str,
+    question: &'static str,
+    /// What the figures hold for: sizes, rounds.
+    conditions: String,
+    tables: Vec<Table>,
+    goals: Vec<Goal>,
+    figures: Map<String, Value>,
+}
+
+impl Report {
+    /// `figures` must serialize to an object; its keys are the report's.
+    pub(super) fn new(
+        bench: &'static str,
+        question: &'static str,
+        conditions: String,
+        figures: &impl Serialize,
+        tables: Vec<Table>,
+        goals: Vec<Goal>,
+    ) -> Result<Self> {
+        match serde_json::to_value(figures).context("cannot write the figures as JSON")? {
+            Value::Object(figures) => Ok(Self { bench, question, conditions, tables, goals, figures }),
+            other => anyhow::bail!("the figures of bench {bench} are no object but {other}"),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("bench".into(), json!(self.bench));
+        object.insert("build".into(), json!(build()));
+        object.insert("hardware_threads".into(), json!(hardware_threads()));
+        object.extend(self.figures.clone());
+        object.insert("goals".into(), json!(self.goals));
+        object.insert("goals_met".into(), json!(self.goals.iter().all(|goal| goal.met)));
+        Value::Object(object)
+    }
+
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        writeln!(out, "octavo bench {}: {}", self.bench, self.question)?;
+        writeln!(out, "{}; {} hardware threads, {} build", self.conditions, hardware_threads(), build())?;
+        for table in &self.tables {
+            table.write(out)?;
+        }
+        writeln!(out, "\nGoals")?;
+        for Goal { goal, figure, met } in &self.goals {
+            let met = if *met { "met   " } else { "MISSED" };
+            writeln!(out, "  {met}  {goal}: {}", figure_in_words(*figure))?;
+        }
+        Ok(())
+    }
+}
+
+/// Threads that the machine runs at once, as far as this process may use them; 0 where nobody knows.
+fn hardware_threads() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
+}
+
+fn build() -> &'static str {
+    if cfg!(debug_assertions) { "debug" } else { "release" }
+}
+
+/// Three digits are more than a timing is worth.
+fn figure_in_words(figure: f64) -> String {
+    if figure.abs() >= 100.0 { format!("{figure:.0}") } else { format!("{figure:.2}") }
+}
+
+/// Where a report goes. Opened before the bench runs, so that a wrong path costs no minutes.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Tables,
+    Json,
+    TablesAndFile(File, String),
+}
+
+impl Sink {
+    /// `-` stands for standard output, which then carries nothing but the object.
+    pub(super) fn open(json: Option<&Path>) -> Result<Self> {
+        match json {
+            None => Ok(Self::Tables),
+            Some(path) if path.as_os_str() == "-" => Ok(Self::Json),
+            Some(path) => {
+                let name = path.display().to_string();
+                let file = File::create(path).with_context(|| format!("cannot write {name}"))?;
+                Ok(Self::TablesAndFile(file, name))
+            }
+        }
+    }
+
+    pub(super) fn write(self, report: &Report) -> Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        let printed = match &self {
+            Self::Json => writeln!(stdout, "{:#}", report.to_json()),
+            Self::Tables | Self::TablesAndFile(..) => report.write(&mut stdout),
+        };
+        match printed.and_then(|()| stdout.flush()) {
+            // Whoever read the output has seen enough of it.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            other => other.context("cannot write to standard output")?,
+        }
+        if let Self::TablesAndFile(mut file, name) = self {
+            writeln!(file, "{:#}", report.to_json()).with_context(|| format!("cannot write {name}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(goals: Vec<Goal>) -> Report {
+        let mut table = Table::new("Figures", ["what", "ns"]);
+        table.row(["a", "12.5"]);
+        table.row(["longer", "3"]);
+        let figures = json!({"ns": 12.5});
+        Report::new("demo", "how long?", "two rounds".into(), &figures, vec![table], goals).unwrap()
+    }
+
+    #[test]
+    fn columns_line_up_and_a_missed_goal_stands_out() {
+        let mut text = Vec::new();
+        report(vec![Goal::at_most(10.0, 12.5, "at most 10 ns")]).write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("  what      ns\n  a       12.5\n  longer     3\n"), "{text}");
+        assert!(text.contains("  MISSED  at most 10 ns: 12.50\n"), "{text}");
+    }
+
+    #[test]
+    fn the_object_has_the_figures_and_says_whether_all_goals_are_met() {
+        let met = Goal::at_least(1.0, 1.0, "at least 1");
+        let missed = Goal::at_least(1.0, 0.9, "at least 1");
+        let object = report(vec![met.clone()]).to_json();
+        assert_eq!((&object["ns"], &object["goals_met"]), (&json!(12.5), &json!(true)));
+        assert_eq!(report(vec![met, missed]).to_json()["goals_met"], json!(false));
+    }
+
+    #[test]
+    fn figures_that_are_no_object_are_refused() {
+        let refused = Report::new("demo", "", String::new(), &json!([1]), Vec::new(), Vec::new());
+        assert!(refused.unwrap_err().to_string().contains("no object"));
+    }
+}
