@@ -1,20 +1,11 @@
-use crate::load::{Loader, Progress};
 use crate::scratch::Scratch;
-use crate::weights::{LoadError, Weights};
 use crate::{ModelConfig, RopeKind};
-use octavo_backend::{
-    AttentionSpec, Backend, BackendError, NormSpec, Rows, TableView, WeightFormat,
-};
-use octavo_types::{KvSpec, LayerGroup};
-use std::fmt;
+use octavo_backend::{AttentionSpec, Backend, BackendError, NormSpec, Rows, TableView};
 
 /// One layer's weights, and where its keys and values lie.
 pub(crate) struct Layer<B: Backend> {
     pub rope: RopeKind,
-    /// The group whose page tables it uses, and its place in that group's pages.
-    pub group: usize,
-    pub index_in_page: usize,
-    pub window: Option<u32>,
+    pub place: Place,
     pub input_norm: B::Vector,
     pub qkv: B::Matrix,
     pub head_norms: Option<[B::Vector; 2]>,
@@ -26,86 +17,55 @@ pub(crate) struct Layer<B: Backend> {
     pub after_mlp: Option<B::Vector>,
 }
 
+/// Where a layer's keys and values lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The layer group whose page tables it uses.
+    pub group: usize,
+    /// The layer within that group's pages.
+    pub layer: usize,
+    pub window: Option<u32>,
+}
+
 /// Angles a position of one of the model's ropes.
-struct Turning {
-    kind: RopeKind,
-    inv_freq: Vec<f32>,
-    scale: f32,
+pub(crate) struct Turning {
+    pub kind: RopeKind,
+    pub inv_freq: Vec<f32>,
+    pub scale: f32,
 }
 
-/// A model on a device.
-pub struct Model<B: Backend> {
-    config: ModelConfig,
-    groups: usize,
-    embedding: B::Matrix,
-    embedding_scale: f32,
-    layers: Vec<Layer<B>>,
-    final_norm: B::Vector,
+/// The weights of a model, and the arithmetic of a step over them. There is one for all architectures: see
+/// [`Block`](crate::block::Block) for what differs.
+pub(crate) struct Decoder<B: Backend> {
+    pub config: ModelConfig,
+    pub embedding: B::Matrix,
+    pub embedding_scale: f32,
+    pub layers: Vec<Layer<B>>,
+    pub final_norm: B::Vector,
     /// `None` where the embedding is the head.
-    head: Option<B::Matrix>,
-    ropes: Vec<Turning>,
-    scratch: Scratch<B>,
+    pub head: Option<B::Matrix>,
+    /// Those that some layer uses.
+    pub ropes: Vec<Turning>,
 }
 
-impl<B: Backend> Model<B> {
-    /// Hands every tensor to the back end, straight from where it lies. `spec` is the geometry of the cache this
-    /// model will run on, from [`ModelConfig::kv_spec`].
-    pub fn load(
+impl<B: Backend> Decoder<B> {
+    /// From tokens to the logits of the rows in `wanted`, which are left in `scratch`.
+    pub(crate) fn step(
+        &self,
         backend: &B,
-        config: ModelConfig,
-        spec: &KvSpec,
-        weights: &Weights,
-        format: WeightFormat,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Self, LoadError> {
-        let places = places(spec.groups(), config.layers().len())?;
-        let ropes = ropes(&config);
-        let mut loader = Loader::new(backend, &config, weights, format, progress);
-        let (embedding, embedding_scale) = loader.embedding()?;
-        let layers = places
-            .iter()
-            .zip(config.layers())
-            .enumerate()
-            .map(|(i, (&(group, at), &layer))| {
-                let window = spec.groups()[group].window.map(|window| window.0);
-                loader.layer(i, layer, (group, at), window)
-            })
-            .collect::<Result<_, _>>()?;
-        let final_norm = loader.final_norm()?;
-        let head = loader.head()?;
-        loader.finish();
-        let scratch = Scratch::new(backend, &config, ropes.len())?;
-        let groups = spec.groups().len();
-        Ok(Self { config, groups, embedding, embedding_scale, layers, final_norm, head, ropes, scratch })
-    }
-
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    /// Runs one ragged batch: stores the keys and values of every row, and gives the logits of the rows listed in
-    /// `wanted`, `[wanted, vocab]`, in that order.
-    ///
-    /// `tables` has an entry for each layer group, with a table for each span. Tokens must be below the vocabulary's
-    /// size and the tables cover their spans; a batch that does not fit panics.
-    pub fn forward(
-        &mut self,
-        backend: &B,
+        scratch: &mut Scratch<B>,
         rows: Rows<'_>,
         tables: &[&[TableView<'_>]],
         arena: &mut B::Arena,
         wanted: &[u32],
-    ) -> Result<&B::Buf, BackendError> {
-        assert_eq!(tables.len(), self.groups, "one list of page tables for each layer group");
-        assert!(tables.iter().all(|group| group.len() == rows.spans.len()), "one table for each span");
-        self.scratch.resize(backend, rows.tokens.len(), wanted.len())?;
-        self.start(backend, rows)?;
-        for i in 0..self.layers.len() {
-            self.attention(backend, i, rows, tables, arena)?;
-            self.mlp(backend, i)?;
+    ) -> Result<(), BackendError> {
+        self.start(backend, scratch, rows)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            self.attention(backend, scratch, layer, rows, tables[layer.place.group], arena)?;
+            let next = self.layers.get(i + 1).map_or(&self.final_norm, |next| &next.input_norm);
+            self.mlp(backend, scratch, layer, next)?;
         }
-        self.logits(backend, wanted)?;
-        Ok(&self.scratch.logits)
+        self.logits(backend, scratch, wanted)
     }
 
     fn norm<'a>(&self, weight: &'a B::Vector) -> NormSpec<'a, B::Vector> {
@@ -113,13 +73,64 @@ impl<B: Backend> Model<B> {
     }
 
     /// Angles, embeddings, and the first norm.
-    fn start(&mut self, backend: &B, rows: Rows<'_>) -> Result<(), BackendError> {
-        let norm = NormSpec { weight: &self.layers[0].input_norm, eps: self.config.norm_eps() };
-        let scratch = &mut self.scratch;
-        for (rope, angles) in self.ropes.iter().zip(&mut scratch.angles) {
+    fn start(&self, backend: &B, s: &mut Scratch<B>, rows: Rows<'_>) -> Result<(), BackendError> {
+        for (rope, angles) in self.ropes.iter().zip(&mut s.angles) {
             backend.angles(rows.spans, &rope.inv_freq, rope.scale, angles)?;
         }
-        backend.embed(&self.embedding, rows.tokens, self.embedding_scale, &mut scratch.x)?;
-        backend.rms_norm(&scratch.x, norm, &mut scratch.normed)
+        backend.embed(&self.embedding, rows.tokens, self.embedding_scale, &mut s.x)?;
+        backend.rms_norm(&s.x, self.norm(&self.layers[0].input_norm), &mut s.normed)
+    }
+
+    /// From `normed`, the layer's input, to `normed`, the MLP's.
+    fn attention(
+        &self,
+        backend: &B,
+        s: &mut Scratch<B>,
+        layer: &Layer<B>,
+        rows: Rows<'_>,
+        tables: &[TableView<'_>],
+        arena: &mut B::Arena,
+    ) -> Result<(), BackendError> {
+        let spec = AttentionSpec {
+            heads: self.config.heads(),
+            scale: self.config.attention_scale(),
+            window: layer.place.window,
+            layer: layer.place.layer,
+        };
+        let head_norms = layer.head_norms.as_ref().map(|[q, k]| [self.norm(q), self.norm(k)]);
+        let angles = &s.angles[self.rope_of(layer)];
+        backend.linear(&layer.qkv, &s.normed, &mut s.qkv)?;
+        backend.rotate_and_store(&mut s.qkv, head_norms, angles, &spec, rows, tables, arena)?;
+        backend.attention(&s.qkv, &spec, rows, tables, arena, &mut s.attended)?;
+        backend.linear(&layer.o, &s.attended, &mut s.delta)?;
+        let after = layer.after_attention.as_ref().map(|weight| self.norm(weight));
+        backend.add_rms_norm(&mut s.x, &s.delta, after, self.norm(&layer.before_mlp), &mut s.normed)
+    }
+
+    fn rope_of(&self, layer: &Layer<B>) -> usize {
+        self.ropes.iter().position(|rope| rope.kind == layer.rope).expect("made from the layers")
+    }
+
+    /// From `normed`, the MLP's input, to `normed`, that of whatever comes `next`.
+    fn mlp(
+        &self,
+        backend: &B,
+        s: &mut Scratch<B>,
+        layer: &Layer<B>,
+        next: &B::Vector,
+    ) -> Result<(), BackendError> {
+        backend.linear(&layer.gate_up, &s.normed, &mut s.gate_up)?;
+        backend.gated(self.config.activation(), &s.gate_up, &mut s.gated)?;
+        backend.linear(&layer.down, &s.gated, &mut s.delta)?;
+        let after = layer.after_mlp.as_ref().map(|weight| self.norm(weight));
+        backend.add_rms_norm(&mut s.x, &s.delta, after, self.norm(next), &mut s.normed)
+    }
+
+    fn logits(&self, backend: &B, s: &mut Scratch<B>, wanted: &[u32]) -> Result<(), BackendError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        backend.pick_rows(&s.normed, wanted, &mut s.picked)?;
+        backend.linear(self.head.as_ref().unwrap_or(&self.embedding), &s.picked, &mut s.logits)
     }
 }

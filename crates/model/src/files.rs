@@ -40,8 +40,7 @@ impl Source {
         if let Self::Mapped(map) = self {
             // SAFETY: the mapping is of a file and read-only, so a page dropped here is read again when it is touched.
             // A refusal costs memory only.
-            let _ =
-                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
     }
 }
@@ -77,10 +76,10 @@ impl FileSet {
             weight_map: WeightMap,
         }
         let path = dir.join(INDEX);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| LoadError::Io { path: path.clone(), source })?;
-        let index: Index = serde_json::from_str(&text)
-            .map_err(|source| LoadError::Index { file: path.clone(), source })?;
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
+        let index: Index =
+            serde_json::from_str(&text).map_err(|source| LoadError::Index { file: path.clone(), source })?;
         let names: BTreeSet<&String> = index.weight_map.values().collect();
         if let Some(name) = names.iter().find(|name| !is_plain(name)) {
             return Err(LoadError::ShardName { file: path, shard: (*name).clone() });

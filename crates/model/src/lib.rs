@@ -14,12 +14,13 @@ mod gemma3;
 mod generation;
 mod llama;
 mod load;
+mod model;
 mod qwen3;
 mod scratch;
 mod weights;
 
 pub use config::{Architecture, ConfigError, LayerConfig, ModelConfig, Rope, RopeKind, RopeScaling};
-pub use decoder::Model;
 pub use generation::GenerationConfig;
 pub use load::Progress;
+pub use model::Model;
 pub use weights::{LoadError, Weights};

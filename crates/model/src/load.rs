@@ -1,9 +1,9 @@
 //! From the files to the device: every tensor is handed over once, straight from the mapping.
 
+use crate::ModelConfig;
 use crate::block::Block;
-use crate::decoder::Layer;
+use crate::decoder::{Layer, Place};
 use crate::weights::{LoadError, Weights};
-use crate::{LayerConfig, ModelConfig};
 use octavo_backend::{Backend, TensorRef, WeightDtype, WeightFormat};
 
 /// How far loading has come.
@@ -75,40 +75,30 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.norm(name, self.config.hidden())
     }
 
-    pub(crate) fn layer(
-        &mut self,
-        index: usize,
-        layer: LayerConfig,
-        (group, index_in_page): (usize, usize),
-        window: Option<u32>,
-    ) -> Result<Layer<B>, LoadError> {
+    pub(crate) fn layer(&mut self, index: usize, place: Place) -> Result<Layer<B>, LoadError> {
         let (hidden, heads) = (self.config.hidden(), self.config.heads());
         let (q, kv, mlp) = (heads.q * heads.dim, heads.kv * heads.dim, self.config.intermediate());
-        let at = |name: &str| self.named(&format!("layers.{index}.{name}"));
-        let attention = |name: &str| at(&format!("self_attn.{name}_proj"));
-        let feedforward = |name: &str| at(&format!("mlp.{name}_proj"));
-        let qkv = [("q", q), ("k", kv), ("v", kv)].map(|(name, rows)| (attention(name), [rows, hidden]));
-        let o = (attention("o"), [hidden, q]);
-        let gate_up = ["gate", "up"].map(|name| (feedforward(name), [mlp, hidden]));
-        let down = (feedforward("down"), [hidden, mlp]);
-        let [input, before_mlp] = [self.block.input_norm, self.block.before_mlp].map(at);
-        let [after_attention, after_mlp] =
-            [self.block.after_attention, self.block.after_mlp].map(|name| name.map(at));
-        let head_norms = self.block.head_norms.map(|names| names.map(at));
+        let Block { input_norm, after_attention, before_mlp, after_mlp, head_norms, .. } = self.block;
+        let prefix = self.prefix;
+        let at = move |name: &str| format!("{prefix}layers.{index}.{name}.weight");
+        let part = |name: &str, rows: usize| (at(name), [rows, hidden]);
+        let qkv = [part("self_attn.q_proj", q), part("self_attn.k_proj", kv), part("self_attn.v_proj", kv)];
+        let gate_up = [part("mlp.gate_proj", mlp), part("mlp.up_proj", mlp)];
         Ok(Layer {
-            rope: layer.rope,
-            group,
-            index_in_page,
-            window,
-            input_norm: self.norm(input, hidden)?,
+            rope: self.config.layers()[index].rope,
+            place,
+            input_norm: self.norm(at(input_norm), hidden)?,
             qkv: self.matrix(&qkv, self.format)?,
-            head_norms: self.head_norms(head_norms, heads.dim)?,
-            o: self.matrix(&[o], self.format)?,
-            after_attention: after_attention.map(|name| self.norm(name, hidden)).transpose()?,
-            before_mlp: self.norm(before_mlp, hidden)?,
+            head_norms: match head_norms {
+                Some([q, k]) => Some([self.norm(at(q), heads.dim)?, self.norm(at(k), heads.dim)?]),
+                None => None,
+            },
+            o: self.matrix(&[(at("self_attn.o_proj"), [hidden, q])], self.format)?,
+            after_attention: after_attention.map(|name| self.norm(at(name), hidden)).transpose()?,
+            before_mlp: self.norm(at(before_mlp), hidden)?,
             gate_up: self.matrix(&gate_up, self.format)?,
-            down: self.matrix(&[down], self.format)?,
-            after_mlp: after_mlp.map(|name| self.norm(name, hidden)).transpose()?,
+            down: self.matrix(&[(at("mlp.down_proj"), [hidden, mlp])], self.format)?,
+            after_mlp: after_mlp.map(|name| self.norm(at(name), hidden)).transpose()?,
         })
     }
 
@@ -119,15 +109,6 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     fn named(&self, name: &str) -> String {
         format!("{}{name}.weight", self.prefix)
-    }
-
-    fn head_norms(
-        &mut self,
-        names: Option<[String; 2]>,
-        dim: usize,
-    ) -> Result<Option<[B::Vector; 2]>, LoadError> {
-        let Some([query, key]) = names else { return Ok(None) };
-        Ok(Some([self.norm(query, dim)?, self.norm(key, dim)?]))
     }
 
     fn norm(&mut self, name: String, len: usize) -> Result<B::Vector, LoadError> {
@@ -144,10 +125,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         parts: &[(String, [usize; 2])],
         format: WeightFormat,
     ) -> Result<B::Matrix, LoadError> {
-        let tensors: Vec<TensorRef<'_>> = parts
-            .iter()
-            .map(|(name, shape)| self.weights.tensor(name, *shape))
-            .collect::<Result<_, _>>()?;
+        let tensors: Vec<TensorRef<'_>> =
+            parts.iter().map(|(name, shape)| self.weights.tensor(name, *shape)).collect::<Result<_, _>>()?;
         refuse_mixed(parts, &tensors)?;
         let matrix = self
             .backend

@@ -18,7 +18,9 @@ pub enum LoadError {
     ShardName { file: PathBuf, shard: String },
     #[error("{file} is not a readable safetensors file: {source}")]
     Header { file: String, source: SafeTensorError },
-    #[error("{file} has {found} bytes, but its header describes {expected}: the file is incomplete or damaged")]
+    #[error(
+        "{file} has {found} bytes, but its header describes {expected}: the file is incomplete or damaged"
+    )]
     Length { file: String, expected: usize, found: usize },
     #[error("the tensor {tensor} is in both {first} and {second}")]
     Duplicate { tensor: String, first: String, second: String },
@@ -135,10 +137,10 @@ impl Weights {
 
     /// The matrix `[rows, cols]`, or the vector of `cols` elements where `rows` is 1.
     pub fn tensor(&self, tensor: &str, [rows, cols]: [usize; 2]) -> Result<TensorRef<'_>, LoadError> {
-        let entry = self.entries.get(tensor).ok_or_else(|| LoadError::Missing {
-            tensor: tensor.to_owned(),
-            files: self.shard_names(),
-        })?;
+        let entry = self
+            .entries
+            .get(tensor)
+            .ok_or_else(|| LoadError::Missing { tensor: tensor.to_owned(), files: self.shard_names() })?;
         let shard = &self.shards[entry.shard];
         let fits = entry.shape == [rows, cols] || (rows == 1 && entry.shape == [cols]);
         if !fits {

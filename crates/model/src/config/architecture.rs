@@ -46,8 +46,7 @@ impl Architecture {
     }
 
     pub(super) fn of(raw: &Raw) -> Result<Self, ConfigError> {
-        let known =
-            raw.architectures.iter().find_map(|name| NAMES.iter().find(|(known, _)| known == name));
+        let known = raw.architectures.iter().find_map(|name| NAMES.iter().find(|(known, _)| known == name));
         match (known, raw.architectures.first()) {
             (Some(&(_, architecture)), _) => Ok(architecture),
             (None, Some(found)) => Err(ConfigError::Architecture { found: found.clone() }),

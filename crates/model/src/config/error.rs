@@ -15,11 +15,15 @@ pub enum ConfigError {
     Value { field: &'static str, found: String, wanted: String },
     #[error("config.json sets {0}, which is not supported")]
     Unsupported(&'static str),
-    #[error("config.json asks for the rope scaling \"{0}\"; supported are \"default\", \"linear\" and \"llama3\"")]
+    #[error(
+        "config.json asks for the rope scaling \"{0}\"; supported are \"default\", \"linear\" and \"llama3\""
+    )]
     RopeScaling(String),
     #[error("config.json asks for the activation \"{0}\"; supported are \"silu\" and \"gelu_pytorch_tanh\"")]
     Activation(String),
-    #[error("the weights are quantised with {0}, which is not supported; use a checkpoint in bf16, f16 or f32")]
+    #[error(
+        "the weights are quantised with {0}, which is not supported; use a checkpoint in bf16, f16 or f32"
+    )]
     Quantised(String),
 }
 

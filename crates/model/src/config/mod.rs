@@ -57,8 +57,8 @@ impl ModelConfig {
     /// `config.json` in the directory of a model.
     pub fn from_dir(dir: &Path) -> Result<Self, ConfigError> {
         let path = dir.join("config.json");
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path: path.clone(), source })?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| ConfigError::Io { path: path.clone(), source })?;
         Self::parse(&text, &path.display().to_string())
     }
 
