@@ -10,11 +10,14 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod codec;
 mod layout;
+mod random;
 mod tensor;
 mod traits;
 
 pub use batch::{Rows, Span, TableView};
 pub use layout::{Half, PageLayout};
+pub use random::Random;
 pub use tensor::{TensorRef, WeightDtype, WeightFormat};
 pub use traits::{Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec};
