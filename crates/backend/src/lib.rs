@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod blocks;
 pub mod codec;
 pub mod conformance;
 mod layout;
