@@ -64,10 +64,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             return Ok(None);
         }
         let shape = [self.config.vocab(), self.config.hidden()];
-        // A multimodal model's text model may have its head under its own name.
-        let within = format!("{}{HEAD}", self.prefix.trim_end_matches("model."));
-        let name = if self.weights.contains(HEAD) { HEAD.to_owned() } else { within };
-        self.matrix(&[(name, shape)], self.format).map(Some)
+        self.matrix(&[(HEAD.to_owned(), shape)], self.format).map(Some)
     }
 
     pub(crate) fn final_norm(&mut self) -> Result<B::Vector, LoadError> {

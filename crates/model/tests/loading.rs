@@ -4,6 +4,7 @@ use octavo_backend::{Reference, WeightFormat};
 use octavo_model::{LoadError, Model, ModelConfig, Progress, Weights};
 use octavo_types::{KvDtype, KvSpec, PageSize};
 use serde_json::json;
+use support::run::{Session, Setup};
 use support::{changed_model as config, model_dir};
 
 fn load(config: ModelConfig, weights: &str) -> Result<Vec<Progress>, LoadError> {
@@ -60,4 +61,32 @@ fn a_cache_planned_for_another_model_is_refused() {
     let other = KvSpec::full_attention(5, 2, 64, KvDtype::F32, PageSize::DEFAULT).unwrap();
     let error = load_for(config("llama-gqa", json!({})), "llama-gqa", &other).unwrap_err();
     assert!(matches!(error, LoadError::Layers { expected: 2, found: 5 }), "{error}");
+}
+
+/// The weights of a fixture with other names of tensors, in a directory of their own.
+fn renamed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
+    let bytes = std::fs::read(model_dir(name).join("model.safetensors")).unwrap();
+    let (len, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    let header = str::from_utf8(header).unwrap().replace(&format!("\"{from}"), &format!("\"{to}"));
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat();
+    std::fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
+    dir
+}
+
+#[test]
+fn the_text_model_within_a_multimodal_one_computes_the_same() {
+    let name = "gemma3-gqa";
+    let text = std::fs::read_to_string(model_dir(name).join("config.json")).unwrap();
+    let inner: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let outer = json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": inner});
+    let config = ModelConfig::from_json(&outer.to_string()).unwrap();
+    let tokens: Vec<u32> = (0..40).collect();
+    let alone = Session::open(Reference, &model_dir(name), Setup::default()).all_logits(&tokens, 40);
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let dir = renamed(name, "model.", prefix);
+        let mut session = Session::with_config(Reference, config.clone(), dir.path(), Setup::default());
+        assert!(session.all_logits(&tokens, 40) == alone, "{prefix}");
+    }
 }

@@ -9,6 +9,9 @@ use support::expected::Expected;
 use support::run::{Part, Session, Setup, distance, spread};
 use support::{changed_model, model_dir, model_names};
 
+/// Share of the largest logit that rounding in another order may cost; measured: 6e-6.
+const TOLERANCE: f32 = 1e-4;
+
 fn session<B: Backend>(backend: B, name: &str) -> Session<B> {
     Session::open(backend, &model_dir(name), Setup::default())
 }
@@ -22,10 +25,7 @@ fn check_logits<B: Backend>(backend: impl Fn() -> B) {
             let rows = found[prompt.first_row..].iter().zip(prompt.logits(vocab));
             for (row, (found, expected)) in rows.enumerate() {
                 let off = distance(found, &expected);
-                if std::env::var_os("SHOW").is_some() {
-                    eprintln!("{name} {off}");
-                }
-                assert!(off < 1e-3, "{name}: {} tokens, row {row}: off by {off}", prompt.tokens.len());
+                assert!(off < TOLERANCE, "{name}: {} tokens, row {row}: off by {off}", prompt.tokens.len());
             }
         }
     }
@@ -84,7 +84,7 @@ fn check_precisions<B: Backend>(backend: impl Fn() -> B) {
         (Setup { kv: KvDtype::F16, ..usual }, 2e-3),
         (Setup { kv: KvDtype::Bf16, ..usual }, 2e-2),
         (Setup { kv: KvDtype::Int8, ..usual }, 5e-2),
-        (Setup { kv: KvDtype::Fp8, ..usual }, 1e-1),
+        (Setup { kv: KvDtype::Fp8, ..usual }, 1.5e-1),
         (Setup { format: WeightFormat::Int8, ..usual }, 5e-2),
     ];
     for name in ["llama-gqa", "qwen3-gqa", "gemma3-gqa"] {
