@@ -9,7 +9,7 @@ const PACKAGES: [&str; 4] = ["torch==2.15.0", "transformers==5.22.2", "safetenso
 
 /// Sets up a Python environment under `target/` (several gigabytes: torch has its CUDA libraries with it) and runs
 /// `tools/make_fixtures.py` in it.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the project")?;
     let python = environment(&root.join("target/fixtures-venv"))?;
     let script = root.join("tools/make_fixtures.py");

@@ -1,10 +1,11 @@
-use crate::scratch::Scratch;
-use crate::{ModelConfig, RopeKind};
+use crate::ModelConfig;
+use crate::scratch::{Scratch, Stream};
 use octavo_backend::{AttentionSpec, Backend, BackendError, NormSpec, Rows, TableView};
 
 /// One layer's weights, and where its keys and values lie.
 pub(crate) struct Layer<B: Backend> {
-    pub rope: RopeKind,
+    /// Index of its rope among the model's.
+    pub rope: usize,
     pub place: Place,
     pub input_norm: B::Vector,
     pub qkv: B::Matrix,
@@ -29,7 +30,6 @@ pub(crate) struct Place {
 
 /// Angles a position of one of the model's ropes.
 pub(crate) struct Turning {
-    pub kind: RopeKind,
     pub inv_freq: Vec<f32>,
     pub scale: f32,
 }
@@ -44,32 +44,56 @@ pub(crate) struct Decoder<B: Backend> {
     pub final_norm: B::Vector,
     /// `None` where the embedding is the head.
     pub head: Option<B::Matrix>,
-    /// Those that some layer uses.
     pub ropes: Vec<Turning>,
 }
 
+/// The step as the layers see it.
+pub(crate) struct Batch<'a, B: Backend> {
+    pub rows: Rows<'a>,
+    /// For each layer group, a table for each span.
+    pub tables: &'a [&'a [TableView<'a>]],
+    pub arena: &'a mut B::Arena,
+    /// The rows that logits are wanted of.
+    pub wanted: &'a [u32],
+}
+
 impl<B: Backend> Decoder<B> {
-    /// From tokens to the logits of the rows in `wanted`, which are left in `scratch`.
+    /// From tokens to logits, which are left in `scratch`.
     pub(crate) fn step(
         &self,
         backend: &B,
-        scratch: &mut Scratch<B>,
-        rows: Rows<'_>,
-        tables: &[&[TableView<'_>]],
-        arena: &mut B::Arena,
-        wanted: &[u32],
+        s: &mut Scratch<B>,
+        mut batch: Batch<'_, B>,
     ) -> Result<(), BackendError> {
-        self.start(backend, scratch, rows)?;
-        for (i, layer) in self.layers.iter().enumerate() {
-            self.attention(backend, scratch, layer, rows, tables[layer.place.group], arena)?;
-            let next = self.layers.get(i + 1).map_or(&self.final_norm, |next| &next.input_norm);
-            self.mlp(backend, scratch, layer, next)?;
+        let (last, others) = self.layers.split_last().expect("a model has a layer");
+        self.start(backend, s, batch.rows)?;
+        for (layer, next) in others.iter().zip(&self.layers[1..]) {
+            self.store(backend, s, layer, &mut batch)?;
+            self.attend(backend, s, layer, &batch)?;
+            self.conclude(backend, &mut s.all, layer, &next.input_norm)?;
         }
-        self.logits(backend, scratch, wanted)
+        self.store(backend, s, last, &mut batch)?;
+        if batch.wanted.is_empty() {
+            return Ok(());
+        }
+        self.attend(backend, s, last, &batch)?;
+        backend.pick_rows(&s.all.x, batch.wanted, &mut s.wanted.x)?;
+        backend.pick_rows(&s.all.attended, batch.wanted, &mut s.wanted.attended)?;
+        self.conclude(backend, &mut s.wanted, last, &self.final_norm)?;
+        backend.linear(self.head.as_ref().unwrap_or(&self.embedding), &s.wanted.normed, &mut s.logits)
     }
 
     fn norm<'a>(&self, weight: &'a B::Vector) -> NormSpec<'a, B::Vector> {
         NormSpec { weight, eps: self.config.norm_eps() }
+    }
+
+    fn attention_spec(&self, layer: &Layer<B>) -> AttentionSpec {
+        AttentionSpec {
+            heads: self.config.heads(),
+            scale: self.config.attention_scale(),
+            window: layer.place.window,
+            layer: layer.place.layer,
+        }
     }
 
     /// Angles, embeddings, and the first norm.
@@ -77,60 +101,55 @@ impl<B: Backend> Decoder<B> {
         for (rope, angles) in self.ropes.iter().zip(&mut s.angles) {
             backend.angles(rows.spans, &rope.inv_freq, rope.scale, angles)?;
         }
-        backend.embed(&self.embedding, rows.tokens, self.embedding_scale, &mut s.x)?;
-        backend.rms_norm(&s.x, self.norm(&self.layers[0].input_norm), &mut s.normed)
+        backend.embed(&self.embedding, rows.tokens, self.embedding_scale, &mut s.all.x)?;
+        backend.rms_norm(&s.all.x, self.norm(&self.layers[0].input_norm), &mut s.all.normed)
     }
 
-    /// From `normed`, the layer's input, to `normed`, the MLP's.
-    fn attention(
+    /// From `normed`, the layer's input, to queries in `qkv`, and keys and values in the pages.
+    fn store(
         &self,
         backend: &B,
         s: &mut Scratch<B>,
         layer: &Layer<B>,
-        rows: Rows<'_>,
-        tables: &[TableView<'_>],
-        arena: &mut B::Arena,
+        batch: &mut Batch<'_, B>,
     ) -> Result<(), BackendError> {
-        let spec = AttentionSpec {
-            heads: self.config.heads(),
-            scale: self.config.attention_scale(),
-            window: layer.place.window,
-            layer: layer.place.layer,
-        };
-        let head_norms = layer.head_norms.as_ref().map(|[q, k]| [self.norm(q), self.norm(k)]);
-        let angles = &s.angles[self.rope_of(layer)];
-        backend.linear(&layer.qkv, &s.normed, &mut s.qkv)?;
-        backend.rotate_and_store(&mut s.qkv, head_norms, angles, &spec, rows, tables, arena)?;
-        backend.attention(&s.qkv, &spec, rows, tables, arena, &mut s.attended)?;
-        backend.linear(&layer.o, &s.attended, &mut s.delta)?;
-        let after = layer.after_attention.as_ref().map(|weight| self.norm(weight));
-        backend.add_rms_norm(&mut s.x, &s.delta, after, self.norm(&layer.before_mlp), &mut s.normed)
+        let spec = self.attention_spec(layer);
+        let norms = layer.head_norms.as_ref().map(|[q, k]| [self.norm(q), self.norm(k)]);
+        let angles = &s.angles[layer.rope];
+        let tables = batch.tables[layer.place.group];
+        backend.linear(&layer.qkv, &s.all.normed, &mut s.qkv)?;
+        backend.rotate_and_store(&mut s.qkv, norms, angles, &spec, batch.rows, tables, batch.arena)
     }
 
-    fn rope_of(&self, layer: &Layer<B>) -> usize {
-        self.ropes.iter().position(|rope| rope.kind == layer.rope).expect("made from the layers")
-    }
-
-    /// From `normed`, the MLP's input, to `normed`, that of whatever comes `next`.
-    fn mlp(
+    /// From queries to `attended`.
+    fn attend(
         &self,
         backend: &B,
         s: &mut Scratch<B>,
+        layer: &Layer<B>,
+        batch: &Batch<'_, B>,
+    ) -> Result<(), BackendError> {
+        let spec = self.attention_spec(layer);
+        let tables = batch.tables[layer.place.group];
+        backend.attention(&s.qkv, &spec, batch.rows, tables, batch.arena, &mut s.all.attended)
+    }
+
+    /// From `x` and `attended` to the layer's output in `x`, and in `normed` what the norm that comes `next` makes of it.
+    fn conclude(
+        &self,
+        backend: &B,
+        s: &mut Stream<B>,
         layer: &Layer<B>,
         next: &B::Vector,
     ) -> Result<(), BackendError> {
+        let after_attention = layer.after_attention.as_ref().map(|weight| self.norm(weight));
+        let after_mlp = layer.after_mlp.as_ref().map(|weight| self.norm(weight));
+        let before_mlp = self.norm(&layer.before_mlp);
+        backend.linear(&layer.o, &s.attended, &mut s.delta)?;
+        backend.add_rms_norm(&mut s.x, &s.delta, after_attention, before_mlp, &mut s.normed)?;
         backend.linear(&layer.gate_up, &s.normed, &mut s.gate_up)?;
         backend.gated(self.config.activation(), &s.gate_up, &mut s.gated)?;
         backend.linear(&layer.down, &s.gated, &mut s.delta)?;
-        let after = layer.after_mlp.as_ref().map(|weight| self.norm(weight));
-        backend.add_rms_norm(&mut s.x, &s.delta, after, self.norm(next), &mut s.normed)
-    }
-
-    fn logits(&self, backend: &B, s: &mut Scratch<B>, wanted: &[u32]) -> Result<(), BackendError> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        backend.pick_rows(&s.normed, wanted, &mut s.picked)?;
-        backend.linear(self.head.as_ref().unwrap_or(&self.embedding), &s.picked, &mut s.logits)
+        backend.add_rms_norm(&mut s.x, &s.delta, after_mlp, self.norm(next), &mut s.normed)
     }
 }

@@ -1,9 +1,9 @@
 //! From the files to the device: every tensor is handed over once, straight from the mapping.
 
-use crate::ModelConfig;
 use crate::block::Block;
 use crate::decoder::{Layer, Place};
 use crate::weights::{LoadError, Weights};
+use crate::{ModelConfig, RopeKind};
 use octavo_backend::{Backend, TensorRef, WeightDtype, WeightFormat};
 
 /// How far loading has come.
@@ -72,17 +72,25 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.norm(name, self.config.hidden())
     }
 
-    pub(crate) fn layer(&mut self, index: usize, place: Place) -> Result<Layer<B>, LoadError> {
+    /// `ropes` are the model's, in the order in which its layers will count them.
+    pub(crate) fn layer(
+        &mut self,
+        index: usize,
+        place: Place,
+        ropes: &[RopeKind],
+    ) -> Result<Layer<B>, LoadError> {
         let (hidden, heads) = (self.config.hidden(), self.config.heads());
         let (q, kv, mlp) = (heads.q * heads.dim, heads.kv * heads.dim, self.config.intermediate());
         let Block { input_norm, after_attention, before_mlp, after_mlp, head_norms, .. } = self.block;
+        let kind = self.config.layers()[index].rope;
+        let rope = ropes.iter().position(|rope| *rope == kind).expect("they are all layers' ropes");
         let prefix = self.prefix;
         let at = move |name: &str| format!("{prefix}layers.{index}.{name}.weight");
         let part = |name: &str, rows: usize| (at(name), [rows, hidden]);
         let qkv = [part("self_attn.q_proj", q), part("self_attn.k_proj", kv), part("self_attn.v_proj", kv)];
         let gate_up = [part("mlp.gate_proj", mlp), part("mlp.up_proj", mlp)];
         Ok(Layer {
-            rope: self.config.layers()[index].rope,
+            rope,
             place,
             input_norm: self.norm(at(input_norm), hidden)?,
             qkv: self.matrix(&qkv, self.format)?,

@@ -1,4 +1,4 @@
-use crate::decoder::{Decoder, Place, Turning};
+use crate::decoder::{Batch, Decoder, Place, Turning};
 use crate::load::{Loader, Progress};
 use crate::scratch::Scratch;
 use crate::weights::{LoadError, Weights};
@@ -28,11 +28,13 @@ impl<B: Backend> Model<B> {
         let places = places(spec.groups(), config.layers().len())?;
         let mut loader = Loader::new(backend, &config, weights, format, progress);
         let (embedding, embedding_scale) = loader.embedding()?;
-        let layers = (0..places.len()).map(|i| loader.layer(i, places[i])).collect::<Result<_, _>>()?;
+        let kinds = ropes(&config);
+        let layers =
+            (0..places.len()).map(|i| loader.layer(i, places[i], &kinds)).collect::<Result<_, _>>()?;
         let final_norm = loader.final_norm()?;
         let head = loader.head()?;
         loader.finish();
-        let ropes = ropes(&config);
+        let ropes: Vec<_> = kinds.into_iter().map(|kind| turning(&config, kind)).collect();
         let scratch = Scratch::new(backend, &config, ropes.len())?;
         let decoder = Decoder { config, embedding, embedding_scale, layers, final_norm, head, ropes };
         Ok(Self { decoder, groups: spec.groups().len(), scratch })
@@ -60,7 +62,7 @@ impl<B: Backend> Model<B> {
         let covered: usize = rows.spans.iter().map(|span| span.rows).sum();
         assert_eq!(covered, rows.tokens.len(), "the spans cover the tokens");
         self.scratch.resize(backend, rows.tokens.len(), wanted.len())?;
-        self.decoder.step(backend, &mut self.scratch, rows, tables, arena, wanted)?;
+        self.decoder.step(backend, &mut self.scratch, Batch { rows, tables, arena, wanted })?;
         Ok(&self.scratch.logits)
     }
 }
@@ -88,11 +90,12 @@ fn places(groups: &[LayerGroup], layers: usize) -> Result<Vec<Place>, LoadError>
 }
 
 /// The ropes that some layer uses.
-fn ropes(config: &ModelConfig) -> Vec<Turning> {
+fn ropes(config: &ModelConfig) -> Vec<RopeKind> {
     let used = |kind: &RopeKind| config.layers().iter().any(|layer| layer.rope == *kind);
-    let turning = |kind| {
-        let (inv_freq, scale) = config.inv_freq(kind);
-        Turning { kind, inv_freq, scale }
-    };
-    [RopeKind::Full, RopeKind::Sliding].into_iter().filter(used).map(turning).collect()
+    [RopeKind::Full, RopeKind::Sliding].into_iter().filter(used).collect()
+}
+
+fn turning(config: &ModelConfig, kind: RopeKind) -> Turning {
+    let (inv_freq, scale) = config.inv_freq(kind);
+    Turning { inv_freq, scale }
 }

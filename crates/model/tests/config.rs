@@ -150,6 +150,7 @@ fn what_would_compute_something_else_is_refused_by_name() {
         (json!({"partial_rotary_factor": 0.5}), "config.json sets partial_rotary_factor"),
         (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "the rope scaling \"yarn\""),
         (json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}), "the rope scaling \"dynamic\""),
+        (json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}}), "\"yarn\""),
         (json!({"hidden_act": "relu"}), "the activation \"relu\""),
         (json!({"quantization_config": {"quant_method": "gptq"}}), "quantised with gptq"),
         (json!({"layer_types": ["chunked_attention"], "num_hidden_layers": 1}), "\"chunked_attention\""),

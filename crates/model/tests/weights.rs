@@ -170,3 +170,20 @@ fn an_index_is_held_to_its_promises() {
     write(dir.path(), "model.safetensors.index.json", "{");
     assert!(matches!(error(dir.path()), LoadError::Index { .. }));
 }
+
+#[test]
+fn no_damaged_byte_of_a_header_makes_a_panic() {
+    let whole = file(&[("a", "F32", &[1, 2], &floats(&[1.0, 2.0])), ("b", "F16", &[2], &[0; 4])]);
+    for at in 0..whole.len() - 12 {
+        for byte in [0, b'0', b'9', b'"', b'{', b',', 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            // Either is fine; what is read must lie within the file.
+            if let Ok(weights) = Weights::embedded("damaged", bytes.leak()) {
+                for name in ["a", "b"] {
+                    let _ = weights.tensor(name, [1, 2]);
+                }
+            }
+        }
+    }
+}
