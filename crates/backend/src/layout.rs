@@ -31,11 +31,7 @@ impl PageLayout {
     }
 
     pub fn element_bytes(&self) -> usize {
-        match self.dtype {
-            KvDtype::F32 => 4,
-            KvDtype::F16 | KvDtype::Bf16 => 2,
-            KvDtype::Fp8 | KvDtype::Int8 => 1,
-        }
+        crate::codec::element_bytes(self.dtype)
     }
 
     /// Bytes of one head's key (or value) of one token, without parameters: the distance from slot to slot.

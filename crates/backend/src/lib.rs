@@ -10,11 +10,19 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod blocks;
+pub mod codec;
+pub mod conformance;
 mod layout;
+mod random;
+pub mod reference;
 mod tensor;
 mod traits;
+pub mod weights;
 
 pub use batch::{Rows, Span, TableView};
 pub use layout::{Half, PageLayout};
+pub use random::Random;
+pub use reference::Reference;
 pub use tensor::{TensorRef, WeightDtype, WeightFormat};
 pub use traits::{Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec};
