@@ -1,6 +1,15 @@
 //! The engine: sequences in, tokens out, over any back end.
+//!
+//! A step is planned by the cache ([`KvCache`](octavo_kv::KvCache)), laid out as a [`Batch`], computed by a
+//! [`Runner`], and its logits become tokens by a [`Sampler`]. [`Generator`] does this for one batch of requests.
 #![forbid(unsafe_code)]
 
+mod batch;
+mod generate;
+mod runner;
 mod sampler;
 
+pub use batch::{Batch, Wanted};
+pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};
+pub use runner::{Logits, ModelRunner, Runner};
 pub use sampler::{Sampler, SamplingError, SamplingParams};
