@@ -3,7 +3,7 @@
 mod support;
 
 use octavo_backend::{Backend, Reference, WeightFormat};
-use octavo_types::KvDtype;
+use octavo_types::{KvDtype, Tokens};
 use serde_json::json;
 use support::expected::Expected;
 use support::run::{Part, Session, Setup, distance, spread};
@@ -173,4 +173,17 @@ fn the_fixtures_notice_a_wrong_window_rope_scale_or_norm() {
         let off = distance(&found, &prompt.logits(200).pop().unwrap());
         assert!(off > 3e-3, "{name} with {change}: off by {off} only");
     }
+}
+
+#[test]
+fn a_window_given_by_the_user_is_the_window_attention_has() {
+    let dir = model_dir("qwen3-gqa");
+    let tokens = Expected::read(&dir).prompts.pop().unwrap().tokens;
+    let mut given = Session::open(Reference, &dir, Setup { window: Some(Tokens(8)), ..Setup::default() });
+    let change = json!({"sliding_window": 8, "layer_types": vec!["sliding_attention"; 3]});
+    let made = changed_model("qwen3-gqa", change);
+    let mut made = Session::with_config(Reference, made, &dir, Setup::default());
+    let narrow = given.all_logits(&tokens, 5);
+    assert!(narrow == made.all_logits(&tokens, 5));
+    assert!(narrow != session(Reference, "qwen3-gqa").all_logits(&tokens, 5));
 }

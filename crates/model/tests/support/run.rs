@@ -5,17 +5,19 @@ use octavo_model::{Model, ModelConfig, Weights};
 use octavo_types::{KvDtype, KvSpec, PageId, PageSize, Pages, Tokens};
 use std::path::Path;
 
-/// How a model is run; the logits must not depend on any of it.
+/// How a model is run.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) page_size: u32,
     pub(crate) kv: KvDtype,
     pub(crate) format: WeightFormat,
+    /// No layer looks further back.
+    pub(crate) window: Option<Tokens>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { page_size: 16, kv: KvDtype::F32, format: WeightFormat::AsStored }
+        Self { page_size: 16, kv: KvDtype::F32, format: WeightFormat::AsStored, window: None }
     }
 }
 
@@ -44,7 +46,7 @@ impl<B: Backend> Session<B> {
 
     pub(crate) fn with_config(backend: B, config: ModelConfig, dir: &Path, setup: Setup) -> Self {
         let weights = Weights::open(dir).unwrap();
-        let spec = config.kv_spec(setup.kv, PageSize::new(setup.page_size).unwrap(), None).unwrap();
+        let spec = config.kv_spec(setup.kv, PageSize::new(setup.page_size).unwrap(), setup.window).unwrap();
         let model = Model::load(&backend, config, &spec, &weights, setup.format, &mut |_| {}).unwrap();
         let pages = 8192 / setup.page_size * spec.groups().len() as u32;
         let arena = backend.arena(PageLayout::new(&spec), Pages(pages)).unwrap();
