@@ -45,17 +45,17 @@ fn raise_exception(state: &State, reason: String) -> Result<Value, Error> {
 
 /// The message in the loop variable `message`, found again in `messages`.
 ///
-/// The loop's index alone would not do: templates often loop over `messages[1:]`. It bounds the search from
-/// below, so that of two equal messages the right one is named.
+/// Templates loop over all messages or over those after the first (`messages[1:]`), so the loop is taken to end
+/// where the conversation ends. Where the message is not found there, the loop is another one (over a message's
+/// parts, or backwards), and the first equal message is named.
 fn message_at(state: &State) -> Option<MessageAt> {
     let message = state.lookup("message")?;
-    let passed = state
-        .lookup("loop")
-        .and_then(|value| value.get_attr("index0").ok())
-        .and_then(|value| value.as_usize())
-        .unwrap_or(0);
-    let messages = state.lookup("messages")?;
-    let index = messages.try_iter().ok()?.enumerate().skip(passed).find(|(_, other)| *other == message)?.0;
+    let messages: Vec<Value> = state.lookup("messages")?.try_iter().ok()?.collect();
+    let counter = |name| state.lookup("loop")?.get_attr(name).ok()?.as_usize();
+    let from_end = || (messages.len() + counter("index0")?).checked_sub(counter("length")?);
+    let index = from_end()
+        .filter(|&index| messages.get(index) == Some(&message))
+        .or_else(|| messages.iter().position(|other| *other == message))?;
     let role = message.get_attr("role").ok()?.to_string();
     Some(MessageAt { index, role })
 }
