@@ -196,6 +196,15 @@ impl Tokenizer {
     /// The text of `ids`; unknown ids leave none, bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> Result<String, DecodeError> {
         let skip = special == SpecialTokens::Skip;
+        let silent = |&id: &u32| match self.0.vocab.kind(id) {
+            TokenKind::Unknown => true,
+            TokenKind::Special => skip,
+            TokenKind::Text | TokenKind::Byte => false,
+        };
+        // Some decoders panic on an empty list.
+        if ids.iter().all(silent) {
+            return Ok(String::new());
+        }
         self.0.parse.decode(ids, skip).map_err(|error| DecodeError::Undecodable { reason: error.to_string() })
     }
 

@@ -4,9 +4,10 @@ mod common;
 
 use std::sync::LazyLock;
 
-use common::{demo, sentencepiece};
+use common::{DEMO_TOKENIZER, SENTENCEPIECE as SENTENCEPIECE_JSON, demo, sentencepiece, with_decoder};
 use octavo_text::{Markup, SpecialTokens, Tokenizer};
 use proptest::prelude::*;
+use serde_json::json;
 
 static DEMO: LazyLock<Tokenizer> = LazyLock::new(demo);
 static SENTENCEPIECE: LazyLock<Tokenizer> = LazyLock::new(|| sentencepiece("{}"));
@@ -137,6 +138,64 @@ fn unknown_ids_leave_no_text() {
         check(tokenizer, &ids);
         assert_eq!(streamed(tokenizer, &ids, SpecialTokens::Skip).concat(), "the hi");
     }
+}
+
+#[test]
+fn decoders_that_look_at_neighbours_stream_as_a_whole() {
+    let strip = |start| json!({"type": "Strip", "content": " ", "start": start, "stop": 0});
+    let replace = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let fuse = json!({"type": "Fuse"});
+    let decoders = [
+        json!(null),
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}),
+        json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+        json!({"type": "BPEDecoder", "suffix": "e"}),
+        json!({"type": "Sequence", "decoders": [replace, fuse, strip(3)]}),
+    ];
+    for decoder in decoders {
+        let tokenizer = with_decoder(SENTENCEPIECE_JSON, decoder);
+        for ids in pseudo_random_ids(tokenizer.vocab_size() as u32) {
+            check(&tokenizer, &ids);
+        }
+    }
+}
+
+#[test]
+fn a_byte_decoder_in_several_steps_streams_valid_text_as_a_whole() {
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let decoder = json!({"type": "Sequence", "decoders": [byte_level, {"type": "Fuse"}]});
+    let tokenizer = with_decoder(DEMO_TOKENIZER, decoder);
+    for text in TEXTS {
+        let ids = tokenizer.encode(text, Markup::Literal).unwrap();
+        assert!(
+            text.contains('\u{fffd}')
+                || !streamed(&tokenizer, &ids, SpecialTokens::Show).concat().contains('\u{fffd}')
+        );
+        check(&tokenizer, &ids);
+    }
+}
+
+/// Sequences that mix spaces, letters and special tokens in all orders; the same ones every time.
+fn pseudo_random_ids(vocab: u32) -> impl Iterator<Item = Vec<u32>> {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    (0..300).map(move |len| {
+        // Ids from 259 are pieces of text; the first three are special.
+        let mut id = || if next() % 8 == 0 { next() % 3 } else { 259 + next() % (vocab - 259) };
+        (0..len % 40).map(|_| id()).collect()
+    })
+}
+
+#[test]
+fn streams_and_templates_cross_threads() {
+    fn movable<T: Send + Sync>() {}
+    movable::<Tokenizer>();
+    movable::<octavo_text::TextStream>();
+    movable::<octavo_text::ChatTemplate>();
 }
 
 #[test]

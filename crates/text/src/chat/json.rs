@@ -12,7 +12,10 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     if value.is_undefined() {
         return Err(fail("the value is undefined".into()));
     }
-    let mut style = PythonStyle::new(options.get("indent")?, options.get("ensure_ascii").unwrap_or(false));
+    let mut style = PythonStyle::new(
+        options.get("indent")?,
+        options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+    );
     if let Some((item, key)) = separators(&options)? {
         (style.item, style.key) = (item, key);
     }

@@ -36,3 +36,10 @@ pub(crate) fn byte_level_with_bos() -> Tokenizer {
     let config = TokenizerConfig::from_slice(br#"{"bos_token": "<|endoftext|>"}"#).unwrap();
     Tokenizer::from_slice(json.to_string().as_bytes(), &config).unwrap()
 }
+
+/// The tokenizer of `json` with another way from tokens to text.
+pub(crate) fn with_decoder(json: &[u8], decoder: serde_json::Value) -> Tokenizer {
+    let mut json: serde_json::Value = serde_json::from_slice(json).unwrap();
+    json["decoder"] = decoder;
+    Tokenizer::from_slice(json.to_string().as_bytes(), &TokenizerConfig::default()).unwrap()
+}
