@@ -1,0 +1,69 @@
+//! Content as a template reads it: some want a string, some a list of parts, some take either.
+
+use serde_json::{Map, Value, json};
+
+use super::message::{Content, Message, Part};
+
+/// The form of content a template renders. Found by trying: nothing in a template's file says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ContentForm {
+    Text,
+    Parts,
+    Either,
+}
+
+const PROBE: &str = "octavo probe";
+
+impl ContentForm {
+    /// Renders one user message in both forms; a form is understood if its text comes out and its list does not.
+    pub(super) fn probe(render: impl Fn(Value) -> Option<String>) -> Self {
+        let understood = |content: Value| {
+            render(json!([{"role": "user", "content": content}])).is_some_and(|out| {
+                out.contains(PROBE) && !out.contains("'type'") && !out.contains("\"type\"")
+            })
+        };
+        match (understood(json!(PROBE)), understood(json!([{"type": "text", "text": PROBE}]))) {
+            (true, true) => Self::Either,
+            (false, true) => Self::Parts,
+            _ => Self::Text,
+        }
+    }
+
+    /// The message as the template's value.
+    pub(super) fn value(self, message: &Message) -> Value {
+        let mut fields = Map::new();
+        fields.insert("role".into(), json!(message.role));
+        fields.insert("content".into(), self.content(message.content.as_ref()));
+        for (name, value) in &message.rest {
+            let value = if name == "tool_calls" { parsed_arguments(value) } else { value.clone() };
+            fields.insert(name.clone(), value);
+        }
+        Value::Object(fields)
+    }
+
+    fn content(self, content: Option<&Content>) -> Value {
+        match (self, content) {
+            // Templates add content to strings, which null would break.
+            (_, None) => json!(""),
+            (Self::Parts, Some(Content::Text(text))) => json!([{"type": "text", "text": text}]),
+            (Self::Text, Some(Content::Parts(parts))) => {
+                let texts: Vec<&str> = parts.iter().map(|Part::Text { text }| text.as_str()).collect();
+                json!(texts.join("\n"))
+            }
+            (_, Some(content)) => json!(content),
+        }
+    }
+}
+
+/// Clients send a call's arguments as JSON in a string; templates print them as an object.
+fn parsed_arguments(calls: &Value) -> Value {
+    let mut calls = calls.clone();
+    for call in calls.as_array_mut().into_iter().flatten() {
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && let Some(Ok(object @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str)
+        {
+            *arguments = object;
+        }
+    }
+    calls
+}
