@@ -3,19 +3,26 @@
 //! Kernels for AVX-512, AVX2 and any machine, chosen when the program runs. A safe function checks its operands and
 //! hands raw pointers to a small unsafe one that computes.
 
+mod act;
 mod aligned;
 mod buf;
 pub mod ceiling;
+mod embed;
+mod exp;
 mod gemm;
 mod int8;
 mod lanes;
 mod level;
 mod matrix;
+mod norm;
 mod pool;
 mod scratch;
 
+pub use act::gated;
 pub use buf::Buf;
+pub use embed::{embed, pick_rows};
 pub use gemm::gemm;
 pub use level::Level;
 pub use matrix::Matrix;
+pub use norm::{Norm, add_rms_norm, rms_norm};
 pub use pool::Pool;
