@@ -7,17 +7,26 @@
 //! are in the batch, however the sequence was cut into chunks, and wherever its pages lie. A sum over `k` runs in
 //! one fixed order for each output; attention folds tiles of sixteen positions, aligned to position 0, in order;
 //! keys and values are read as they were stored, those of the current step too.
+//!
+//! Beside the contract: [`codec`] defines how keys and values are stored, [`weights`] how weights are quantised,
+//! [`Reference`] computes everything the obvious way, [`mod@conformance`] measures any back end against it, and
+//! [`blocks`] converts between this layout and those of other engines.
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod blocks;
 pub mod codec;
+pub mod conformance;
 mod layout;
 mod random;
+pub mod reference;
 mod tensor;
 mod traits;
+pub mod weights;
 
 pub use batch::{Rows, Span, TableView};
 pub use layout::{Half, PageLayout};
 pub use random::Random;
+pub use reference::Reference;
 pub use tensor::{TensorRef, WeightDtype, WeightFormat};
 pub use traits::{Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec};

@@ -85,8 +85,9 @@ pub trait Backend: Send {
     fn matrix(&self, parts: &[TensorRef<'_>], format: WeightFormat) -> Result<Self::Matrix, BackendError>;
     /// One row; `plus` is added to each element.
     fn vector(&self, values: TensorRef<'_>, plus: f32) -> Result<Self::Vector, BackendError>;
-    /// Room for `pages`, committed as it is first touched where the device can.
+    /// Room for `pages`, committed as it is first touched where the device can. What it holds at first is undefined.
     fn arena(&self, layout: PageLayout, pages: Pages) -> Result<Self::Arena, BackendError>;
+    /// The buffer's rows, all of them, in place of what `out` held.
     fn read(&self, buf: &Self::Buf, out: &mut Vec<f32>) -> Result<(), BackendError>;
 
     // Computing.
@@ -122,7 +123,7 @@ pub trait Backend: Send {
 
     // Attention.
     /// Cosines and sines of every row's position, `[rows, 2 * inv_freq.len()]`, once a step for all layers:
-    /// `scale * cos(position * inv_freq[i])`, then the sines.
+    /// `scale * cos(position * inv_freq[i])`, then the sines. The product of position and frequency is rounded to f32.
     fn angles(
         &self,
         spans: &[Span],
@@ -132,7 +133,7 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
     /// For every row of `qkv` (`[q | k | v]`): norms each query and key head where norms are given, rotates them
     /// (first half against second half of the head), leaves the queries in place, and encodes keys and values into
-    /// the pages.
+    /// the pages. What the columns of keys and values hold afterwards is undefined.
     #[allow(clippy::too_many_arguments, reason = "one fused kernel, and these are its operands")]
     fn rotate_and_store(
         &self,
@@ -157,14 +158,16 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
 
     // Pages.
-    /// Copies the first `slots` of each page, in order.
+    /// `(from, to, slots)`: copies the first `slots` of `from` to `to`, in all layers, one copy after another. What
+    /// the other slots of `to` hold afterwards is undefined.
     fn copy_pages(
         &self,
         arena: &mut Self::Arena,
         copies: &[(PageId, PageId, usize)],
     ) -> Result<(), BackendError>;
     fn zero_pages(&self, arena: &mut Self::Arena, pages: &[PageId]) -> Result<(), BackendError>;
-    /// Keys, then values, of one layer of a table, decoded, in token order: each `[len, kv_heads, head_dim]`.
+    /// Keys, then values, of one layer of a table, decoded, in token order: each `[len, kv_heads, head_dim]`, where
+    /// `len` is that of `positions`. Exactly what [`codec::decode`](crate::codec::decode) gives.
     fn gather(
         &self,
         arena: &Self::Arena,

@@ -1,0 +1,88 @@
+//! Products with weights.
+
+use super::Tolerance;
+use super::compare::close;
+use super::transfer::{Tensor, buf, download, upload};
+use crate::{Backend, Random, Reference, WeightDtype, WeightFormat};
+
+/// How a weight is stored and kept: every pair.
+pub(super) const KINDS: [(WeightDtype, WeightFormat); 6] = [
+    (WeightDtype::F32, WeightFormat::AsStored),
+    (WeightDtype::F16, WeightFormat::AsStored),
+    (WeightDtype::Bf16, WeightFormat::AsStored),
+    (WeightDtype::F32, WeightFormat::Int8),
+    (WeightDtype::F16, WeightFormat::Int8),
+    (WeightDtype::Bf16, WeightFormat::Int8),
+];
+
+/// `[rows, in] · [out, in]ᵀ`, the weights in parts of these many outputs.
+const SHAPES: [(usize, &[usize], usize); 13] = [
+    (0, &[16], 64),
+    (1, &[1], 1),
+    (1, &[33], 7),
+    (1, &[31, 1, 2], 63),
+    (1, &[256], 320),
+    (2, &[5], 1000),
+    (3, &[32], 64),
+    (4, &[40, 8, 8], 96),
+    (5, &[100], 129),
+    (8, &[64], 65),
+    (17, &[48], 100),
+    (64, &[96], 200),
+    (131, &[40], 72),
+];
+
+/// Weights `[out, in]` of the suite.
+pub(super) fn weights(kind: (WeightDtype, WeightFormat), parts: &[usize], cols: usize) -> Vec<Tensor> {
+    let mut random = Random::new(8);
+    parts
+        .iter()
+        .map(|&rows| Tensor::new(kind.0, rows, cols, &random.short_values(rows * cols, 0.5)))
+        .collect()
+}
+
+/// `x` is `[rows, in]`.
+pub(super) fn product<B: Backend>(
+    backend: &B,
+    parts: &[Tensor],
+    format: WeightFormat,
+    x: &[f32],
+    cols: usize,
+) -> Vec<f32> {
+    let views: Vec<_> = parts.iter().map(Tensor::view).collect();
+    let outputs = views.iter().map(|view| view.rows()).sum();
+    let w = backend.matrix(&views, format).unwrap();
+    let rows = x.len() / cols;
+    let x = upload(backend, rows, cols, x);
+    let mut out = buf(backend, rows, outputs);
+    backend.linear(&w, &x, &mut out).unwrap();
+    download(backend, &out)
+}
+
+pub fn linear_matches_the_reference<B: Backend>(backend: &B, tolerance: Tolerance) {
+    for kind in KINDS {
+        for (rows, parts, cols) in SHAPES {
+            let case = format!("linear {kind:?}: [{rows}, {cols}] by {parts:?} outputs");
+            let weights = weights(kind, parts, cols);
+            let x = Random::new(9).short_values(rows * cols, 2.0);
+            let got = product(backend, &weights, kind.1, &x, cols);
+            let want = product(&Reference, &weights, kind.1, &x, cols);
+            let sizes = sizes(&weights, &x, cols);
+            let relative = match kind.1 {
+                WeightFormat::AsStored => tolerance.linear,
+                WeightFormat::Int8 => tolerance.linear_int8,
+            };
+            close(&case, &got, &want, |i| relative * sizes[i]);
+        }
+    }
+}
+
+/// `Σ|x·w|` of every result.
+fn sizes(weights: &[Tensor], x: &[f32], cols: usize) -> Vec<f32> {
+    let outputs: Vec<Vec<f32>> = weights
+        .iter()
+        .flat_map(|part| (0..part.view().rows()).map(|o| (0..cols).map(|i| part.view().get(o, i)).collect()))
+        .collect();
+    let size = |row: &[f32], w: &Vec<f32>| row.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+    x.chunks(cols).flat_map(|row| outputs.iter().map(move |w| size(row, w))).collect()
+}
