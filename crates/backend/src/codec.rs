@@ -17,7 +17,8 @@
 //!
 //! What is not finite:
 //! - f32, f16, bf16 keep infinities and NaNs; f16 turns magnitudes from 65520 up into infinities, as IEEE says.
-//! - fp8 keeps NaNs; infinities saturate to the row's largest finite magnitude.
+//! - fp8 keeps NaNs; infinities saturate to the row's largest finite magnitude (448 where the scale is 1 for want of
+//!   one).
 //! - int8 has no NaN: one NaN makes the whole row decode to NaN, so that it is never hidden. Infinities saturate to
 //!   the row's smallest and largest finite value.
 

@@ -7,6 +7,10 @@
 //! are in the batch, however the sequence was cut into chunks, and wherever its pages lie. A sum over `k` runs in
 //! one fixed order for each output; attention folds tiles of sixteen positions, aligned to position 0, in order;
 //! keys and values are read as they were stored, those of the current step too.
+//!
+//! Beside the contract: [`codec`] defines how keys and values are stored, [`weights`] how weights are quantised,
+//! [`Reference`] computes everything the obvious way, [`mod@conformance`] measures any back end against it, and
+//! [`blocks`] converts between this layout and those of other engines.
 #![forbid(unsafe_code)]
 
 mod batch;

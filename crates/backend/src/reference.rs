@@ -1,5 +1,5 @@
 //! The readable back end: plain loops in one thread, f32 storage, f64 sums. Slow, and meant to be obviously right: the
-//! oracle that every other back end is measured against (see [`conformance`](crate::conformance)).
+//! oracle that every other back end is measured against (see [`conformance`](mod@crate::conformance)).
 
 mod arena;
 mod attention;

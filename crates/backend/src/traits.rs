@@ -85,7 +85,7 @@ pub trait Backend: Send {
     fn matrix(&self, parts: &[TensorRef<'_>], format: WeightFormat) -> Result<Self::Matrix, BackendError>;
     /// One row; `plus` is added to each element.
     fn vector(&self, values: TensorRef<'_>, plus: f32) -> Result<Self::Vector, BackendError>;
-    /// Room for `pages`, committed as it is first touched where the device can.
+    /// Room for `pages`, committed as it is first touched where the device can. What it holds at first is undefined.
     fn arena(&self, layout: PageLayout, pages: Pages) -> Result<Self::Arena, BackendError>;
     /// The buffer's rows, all of them, in place of what `out` held.
     fn read(&self, buf: &Self::Buf, out: &mut Vec<f32>) -> Result<(), BackendError>;

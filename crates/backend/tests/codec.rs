@@ -141,10 +141,10 @@ fn rows_of_zeros_come_back_as_zeros() {
 #[test]
 fn rows_of_one_value_come_back_almost_exactly_in_int8() {
     let mut random = Random::new(3);
-    for _ in 0..1000 {
-        let x = random.unit() * 100.0;
+    for i in 0..4000 {
+        let x = random.unit() * 10f32.powi(i % 14 - 9);
         for y in round_trip(KvDtype::Int8, &[x; 16]) {
-            assert!((x - y).abs() <= x.abs() * 2f32.powi(-19), "{x} became {y}");
+            assert!((x - y).abs() <= x.abs() * 2f32.powi(-18) + 2f32.powi(-25), "{x} became {y}");
         }
     }
     assert_eq!(round_trip(KvDtype::Int8, &[-0.75; 8]), [-0.75; 8]);

@@ -1,4 +1,4 @@
-//! fp8: [`e4m3`](super::e4m3) elements with one f32 scale a row.
+//! fp8: [`e4m3`] elements with one f32 scale a row.
 //!
 //! Encoding: `byte = e4m3(x / scale)`, a true division. Decoding: `e4m3(byte) * scale`.
 

@@ -7,8 +7,8 @@
 //!
 //! Because the zero point is rounded down and the scale up, every finite element lies within `zero ..= zero + 255 *
 //! scale`: nothing saturates, and the error is at most half a scale (and the f32 rounding of the result), as long as
-//! the row's magnitudes fit an f16. A row of equal elements comes back exactly if an f16 holds its value, else with
-//! a relative error below 2⁻¹⁹.
+//! the row's magnitudes fit an f16. A row of equal elements comes back exactly if an f16 holds its value `x`, else
+//! within `|x|` · 2⁻¹⁸ + 2⁻²⁵.
 //!
 //! Decoding is one fused multiply-add, or a multiplication and an addition: a product of an f16 and eight bits is
 //! exact in f32, so both have the same bits.

@@ -27,8 +27,14 @@ pub(super) fn run_batch<B: Backend>(backend: &B, shape: Shape, stale: Option<f32
 }
 
 fn shapes() -> Vec<Shape> {
-    let base =
-        Shape { heads: heads(6, 2, 64), dtype: KvDtype::F16, page_size: 16, window: None, turn: false };
+    let base = Shape {
+        heads: heads(6, 2, 64),
+        dtype: KvDtype::F16,
+        page_size: 16,
+        window: None,
+        turn: false,
+        fine: false,
+    };
     let mut shapes = Vec::new();
     for dim in [16, 32, 64, 80, 96, 128, 256] {
         for (q, kv) in [(4, 4), (6, 2), (8, 2), (4, 1), (1, 1)] {
@@ -56,7 +62,7 @@ pub fn attention_matches_the_reference<B: Backend>(backend: &B, tolerance: Toler
 pub fn stale_contents_of_pages_never_reach_a_result<B: Backend>(backend: &B, tolerance: Tolerance) {
     for dtype in DTYPES {
         for (page_size, window) in [(16, None), (4, None), (48, None), (16, Some(9))] {
-            let shape = Shape { heads: heads(6, 2, 64), dtype, page_size, window, turn: false };
+            let shape = Shape { heads: heads(6, 2, 64), dtype, page_size, window, turn: false, fine: false };
             compare_batches(backend, shape, Some(f32::NAN), tolerance);
         }
     }
@@ -99,7 +105,7 @@ pub fn rotation_matches_the_reference<B: Backend>(backend: &B, tolerance: Tolera
         for heads in [heads(6, 2, 64), heads(2, 1, 128), heads(3, 3, 96), heads(4, 2, 16)] {
             // Far into a long sequence, whose earlier pages are gone.
             for start in [0, 5, 4099] {
-                let shape = Shape { heads, dtype, page_size: 16, window: Some(64), turn: true };
+                let shape = Shape { heads, dtype, page_size: 16, window: Some(64), turn: true, fine: false };
                 let case = format!("rotation from position {start}, {shape:?}");
                 let got = rotated(backend, shape, start);
                 let want = rotated(&Reference, shape, start);

@@ -60,7 +60,7 @@ fn add_norm<B: Backend>(backend: &B, weight: &B::Vector, x: &[f32], cols: usize)
 }
 
 fn shapes() -> Vec<Shape> {
-    let shape = |heads, dtype, window| Shape { heads, dtype, page_size: 16, window, turn: true };
+    let shape = |heads, dtype, window| Shape { heads, dtype, page_size: 16, window, turn: true, fine: false };
     let mut shapes: Vec<_> = DTYPES.iter().map(|&dtype| shape(heads(6, 2, 64), dtype, None)).collect();
     shapes.push(shape(heads(6, 2, 64), KvDtype::F16, Some(20)));
     shapes.push(shape(heads(4, 1, 128), KvDtype::Bf16, None));
@@ -120,7 +120,14 @@ pub fn pages_that_left_the_window_do_not_matter<B: Backend>(backend: &B, _: Tole
     for page_size in PAGE_SIZES {
         for window in [1, 16, 23, 1000] {
             let window = Some(window);
-            let shape = Shape { heads: heads(4, 2, 64), dtype: KvDtype::F16, page_size, window, turn: true };
+            let shape = Shape {
+                heads: heads(4, 2, 64),
+                dtype: KvDtype::F16,
+                page_size,
+                window,
+                turn: true,
+                fine: false,
+            };
             let want = alone(backend, shape, 1, &[60, 14, 1]);
             let mut world = World::new(backend, shape, &[(SEED, LEN)], 1);
             world.hold_all = true;

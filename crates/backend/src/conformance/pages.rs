@@ -3,12 +3,13 @@
 use super::Tolerance;
 use super::attention::run_batch;
 use super::compare::same;
+use super::transfer::keeps_f32;
 use super::world::{DTYPES, LAYER, LAYERS, PAGE_SIZES, Shape, World, heads};
 use crate::{Backend, TableView, codec};
 use octavo_types::KvDtype;
 
 fn shape(dtype: KvDtype, page_size: usize) -> Shape {
-    Shape { heads: heads(3, 3, 80), dtype, page_size, window: None, turn: false }
+    Shape { heads: heads(3, 3, 80), dtype, page_size, window: None, turn: false, fine: false }
 }
 
 /// A row as the codec would give it back.
@@ -24,7 +25,7 @@ fn recoded(dtype: KvDtype, row: &[f32]) -> Vec<f32> {
 pub fn what_is_gathered_is_what_was_encoded<B: Backend>(backend: &B, _: Tolerance) {
     for dtype in DTYPES {
         for page_size in PAGE_SIZES {
-            let shape = shape(dtype, page_size);
+            let shape = Shape { fine: keeps_f32(backend), ..shape(dtype, page_size) };
             let world = run_batch(backend, shape, None);
             for (index, sequence) in world.sequences.iter().enumerate() {
                 let (heads, len) = (shape.heads, sequence.done as u32);
@@ -55,6 +56,9 @@ pub fn storing_touches_its_own_slots_only<B: Backend>(backend: &B, _: Tolerance)
     for dtype in DTYPES {
         for page_size in [1, 16, 48] {
             let mut world = World::new(backend, shape(dtype, page_size), &[(51, 50), (52, 50)], 3);
+            // Nothing is said of what a new arena holds.
+            let pages = world.sequences[0].pages.clone();
+            backend.zero_pages(&mut world.arena, &pages).unwrap();
             world.step(&[(0, 50), (1, 30)]);
             let before = [world.gather(0, 0..50), world.gather(1, 0..30)];
             world.step(&[(1, 1)]);

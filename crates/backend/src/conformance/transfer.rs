@@ -54,3 +54,9 @@ pub(super) fn download<B: Backend>(backend: &B, buf: &B::Buf) -> Vec<f32> {
     backend.read(buf, &mut out).unwrap();
     out
 }
+
+/// Whether activations keep all bits of an f32.
+pub(super) fn keeps_f32<B: Backend>(backend: &B) -> bool {
+    let x = [1.0f32.next_up()];
+    download(backend, &upload(backend, 1, 1, &x)) == x
+}

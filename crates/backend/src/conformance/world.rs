@@ -25,6 +25,8 @@ pub(super) struct Shape {
     pub(super) window: Option<u32>,
     /// Norm and rotate queries and keys; without, they are stored as they come.
     pub(super) turn: bool,
+    /// Feed numbers with all bits of an f32, for back ends that keep them; without, numbers that are exact in bf16.
+    pub(super) fine: bool,
 }
 
 impl Shape {
@@ -60,7 +62,8 @@ impl Sequence {
         let mut random = Random::new(seed);
         let values = shape.heads.kv * shape.heads.dim;
         let row = |_| {
-            let mut row = random.short_values(shape.heads.qkv_cols(), 2.0);
+            let cols = shape.heads.qkv_cols();
+            let mut row = if shape.fine { random.values(cols, 2.0) } else { random.short_values(cols, 2.0) };
             let at = row.len() - values;
             row[at..].iter_mut().for_each(|x| *x /= 2.0);
             row

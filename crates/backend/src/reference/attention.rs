@@ -2,7 +2,7 @@
 
 use super::arena::{Place, ReferenceArena};
 use super::dense::{ReferenceBuf, dot, normed};
-use crate::{AttentionSpec, Half, NormSpec, Rows, Span, TableView};
+use crate::{AttentionSpec, Half, Heads, NormSpec, Rows, Span, TableView};
 use std::ops::Range;
 
 /// Each row of the batch with its span's index and its position.
@@ -90,20 +90,34 @@ pub(super) fn attend(
     assert_eq!(rows.spans.len(), tables.len(), "spans and tables");
     let heads = spec.heads;
     assert_eq!((out.rows(), out.cols()), (qkv.rows(), heads.q * heads.dim), "shape of the output");
-    for (row, span, position) in positions(rows.spans) {
-        let start = spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let [keys, values] = gather(arena, spec.layer, tables[span], start..position + 1);
-        for q_head in 0..heads.q {
-            let query = &qkv.row(row)[q_head * heads.dim..][..heads.dim];
-            // Positions are kv_heads * dim apart; this head's part of them.
-            let at = (q_head / heads.group()) * heads.dim;
-            let of_head = |vectors| strided(vectors, at, heads.kv * heads.dim, heads.dim);
-            let result = softmax_sum(query, of_head(&keys), of_head(&values), spec.scale);
-            out.row_mut(row)[q_head * heads.dim..][..heads.dim].copy_from_slice(&result);
+    for (span, &table) in rows.spans.iter().zip(tables).filter(|(span, _)| span.rows > 0) {
+        let first = first_seen(spec, span.start);
+        let stored = gather(arena, spec.layer, table, first..span.end());
+        for (row, position) in (span.first_row..).zip(span.start..span.end()) {
+            let seen = (first_seen(spec, position) - first) as usize..(position + 1 - first) as usize;
+            let tokens = seen.start * heads.kv * heads.dim..seen.end * heads.kv * heads.dim;
+            let [keys, values] = stored.each_ref().map(|vectors| &vectors[tokens.clone()]);
+            attend_row(qkv.row(row), heads, keys, values, spec.scale, out.row_mut(row));
         }
     }
 }
 
+/// The first position that a token sees.
+fn first_seen(spec: &AttentionSpec, position: u32) -> u32 {
+    spec.window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+/// All heads of one row; `keys` and `values` are those it sees, `[seen, kv_heads, dim]`.
+fn attend_row(qkv: &[f32], heads: Heads, keys: &[f32], values: &[f32], scale: f32, out: &mut [f32]) {
+    for (q_head, out) in out.chunks_mut(heads.dim).enumerate() {
+        let query = &qkv[q_head * heads.dim..][..heads.dim];
+        let at = (q_head / heads.group()) * heads.dim;
+        let of_head = |vectors| strided(vectors, at, heads.kv * heads.dim, heads.dim);
+        out.copy_from_slice(&softmax_sum(query, of_head(keys), of_head(values), scale));
+    }
+}
+
+/// The part `at..at + dim` of every token.
 fn strided(vectors: &[f32], at: usize, stride: usize, dim: usize) -> Vec<&[f32]> {
     vectors.chunks(stride).map(|token| &token[at..at + dim]).collect()
 }

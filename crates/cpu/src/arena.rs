@@ -1,0 +1,110 @@
+use memmap2::{MmapMut, MmapOptions};
+use octavo_backend::{BackendError, PageLayout};
+use octavo_types::{PageId, Pages};
+
+/// Pages from this size on are worth huge pages of the OS: a page then spoils at most a few of them.
+const HUGE_FROM: usize = 32 << 10;
+
+/// The bytes of all pages: one mapping, reserved whole; the OS backs a page when it is first written.
+///
+/// A page that was never written reads as zeros.
+#[derive(Debug)]
+pub struct Arena {
+    layout: PageLayout,
+    pages: usize,
+    /// `[pages][layout.page_bytes()]`.
+    map: MmapMut,
+}
+
+impl Arena {
+    pub fn new(layout: PageLayout, pages: Pages) -> Result<Self, BackendError> {
+        let pages = pages.0 as usize;
+        let out = |why: String| {
+            BackendError::OutOfMemory(format!("{pages} pages of {} bytes: {why}", layout.page_bytes()))
+        };
+        let bytes =
+            pages.checked_mul(layout.page_bytes()).ok_or_else(|| out("beyond the address space".into()))?;
+        let map = MmapOptions::new()
+            .len(bytes.max(1))
+            .no_reserve_swap()
+            .map_anon()
+            .map_err(|error| out(error.to_string()))?;
+        #[cfg(target_os = "linux")]
+        if layout.page_bytes() >= HUGE_FROM {
+            // A kernel without huge pages is no error: they only make reading faster.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self { layout, pages, map })
+    }
+
+    pub fn layout(&self) -> &PageLayout {
+        &self.layout
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// The page's bytes, `[layout.page_bytes()]`. Panics if there is no such page.
+    pub fn page(&self, page: PageId) -> &[u8] {
+        &self.map[self.at(page)..][..self.layout.page_bytes()]
+    }
+
+    pub fn page_mut(&mut self, page: PageId) -> &mut [u8] {
+        let at = self.at(page);
+        &mut self.map[at..][..self.layout.page_bytes()]
+    }
+
+    /// Two pages at once; panics if they are the same.
+    pub(crate) fn two_pages(&mut self, read: PageId, write: PageId) -> [&mut [u8]; 2] {
+        let (read, write, bytes) = (self.at(read), self.at(write), self.layout.page_bytes());
+        self.map
+            .get_disjoint_mut([read..read + bytes, write..write + bytes])
+            .expect("pages do not overlap each other")
+    }
+
+    /// Where the page starts. Panics if there is no such page.
+    pub(crate) fn at(&self, page: PageId) -> usize {
+        assert!(page.index() < self.pages, "{page} of an arena of {}", self.pages);
+        page.index() * self.layout.page_bytes()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.map.as_ptr()
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo_types::{KvDtype, KvSpec, PageSize};
+
+    fn layout() -> PageLayout {
+        let spec = KvSpec::full_attention(4, 2, 64, KvDtype::F32, PageSize::DEFAULT).unwrap();
+        PageLayout::new(&spec)
+    }
+
+    #[test]
+    fn pages_do_not_overlap_and_start_as_zeros() {
+        let mut arena = Arena::new(layout(), Pages(3)).unwrap();
+        arena.page_mut(PageId(1)).fill(7);
+        assert!(arena.page(PageId(0)).iter().chain(arena.page(PageId(2))).all(|byte| *byte == 0));
+        assert!(arena.page(PageId(1)).iter().all(|byte| *byte == 7));
+        assert_eq!(arena.page(PageId(1)).len(), arena.layout().page_bytes());
+    }
+
+    #[test]
+    #[should_panic(expected = "page 3 of an arena of 3")]
+    fn a_page_that_does_not_exist_is_refused() {
+        Arena::new(layout(), Pages(3)).unwrap().page(PageId(3));
+    }
+
+    #[test]
+    fn an_arena_beyond_the_address_space_is_an_error() {
+        assert!(matches!(Arena::new(layout(), Pages(u32::MAX)), Err(BackendError::OutOfMemory(_))));
+    }
+}

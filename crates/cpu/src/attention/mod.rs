@@ -1,0 +1,210 @@
+//! Attention over pages, for ragged batches: one row of a decode and the rows of a prefill chunk alike.
+
+mod element;
+mod kernel;
+mod scratch;
+mod tile;
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+use crate::simd::Portable;
+use crate::{Arena, Buf, Level, Pool};
+use element::{Bf16, Element, F16, F32, Fp8, Int8};
+use kernel::Work;
+use octavo_backend::{AttentionSpec, Rows, Span, TableView};
+use octavo_types::KvDtype;
+use std::ops::Range;
+use tile::HeadPages;
+
+/// Queries that share one pass over the tiles.
+const QUERIES: usize = 64;
+
+/// Some rows and query heads of one span that share a kv head.
+#[derive(Clone)]
+struct Task {
+    span: usize,
+    kv_head: usize,
+    /// Among the span's.
+    rows: Range<usize>,
+    /// Among all query heads.
+    heads: Range<usize>,
+}
+
+/// `out = softmax(q · kᵀ * scale) · v`; see [`Backend::attention`](octavo_backend::Backend::attention).
+///
+/// - `qkv`: `[rows, (q + 2 kv) * dim]`, queries rotated; the keys and values in it are not read
+/// - `out`: `[rows, q * dim]`
+#[allow(clippy::too_many_arguments, reason = "one fused kernel, and these are its operands")]
+pub fn attention(
+    level: Level,
+    pool: &Pool,
+    qkv: &Buf,
+    spec: &AttentionSpec,
+    rows: Rows<'_>,
+    tables: &[TableView<'_>],
+    arena: &Arena,
+    out: &mut Buf,
+) {
+    check(level, qkv, spec, rows, tables, arena, out);
+    let tasks = tasks(spec, rows.spans, pool.threads());
+    let out = Shared(out.data_mut().as_mut_ptr());
+    pool.run(tasks.len(), &|i| {
+        let task = &tasks[i];
+        // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that the
+        // tables hold what the rows see; tasks have no output in common.
+        unsafe { compute(level, arena.layout().dtype, &work(task, qkv, spec, rows.spans, tables, arena, &out)) }
+    });
+}
+
+/// Panics where an operand does not fit the others.
+fn check(
+    level: Level,
+    qkv: &Buf,
+    spec: &AttentionSpec,
+    rows: Rows<'_>,
+    tables: &[TableView<'_>],
+    arena: &Arena,
+    out: &Buf,
+) {
+    let heads = spec.heads;
+    assert!(level <= Level::detect(), "{level:?} on a machine without it");
+    assert!(heads.kv > 0 && heads.q.is_multiple_of(heads.kv), "{heads:?}");
+    assert_eq!((arena.layout().kv_heads, arena.layout().head_dim), (heads.kv, heads.dim), "heads of the arena");
+    assert!(spec.layer < arena.layout().layers, "layer {} of {:?}", spec.layer, arena.layout());
+    assert_eq!((qkv.rows(), qkv.cols()), (rows.tokens.len(), heads.qkv_cols()), "shape of q, k, v");
+    assert_eq!((out.rows(), out.cols()), (rows.tokens.len(), heads.q * heads.dim), "shape of the output");
+    check_spans(rows, tables);
+    for (span, table) in rows.spans.iter().zip(tables).filter(|(span, _)| span.rows > 0) {
+        let seen = span.start as usize + 1;
+        let oldest = spec.window.map_or(0, |window| seen.saturating_sub(window as usize));
+        check_table(table, oldest..span.end() as usize, arena);
+    }
+}
+
+/// Panics unless the spans follow each other and cover the batch, with a table for each.
+pub(crate) fn check_spans(rows: Rows<'_>, tables: &[TableView<'_>]) {
+    assert_eq!(tables.len(), rows.spans.len(), "one table a span");
+    let end = rows.spans.iter().fold(0, |at, span| {
+        assert_eq!(span.first_row, at, "spans follow each other");
+        at + span.rows
+    });
+    assert_eq!(end, rows.tokens.len(), "spans cover the batch");
+}
+
+/// Panics unless the table holds `positions` in pages that exist.
+pub(crate) fn check_table(table: &TableView<'_>, positions: Range<usize>, arena: &Arena) {
+    let (first, size) = (table.first as usize, arena.layout().page_size);
+    assert!(
+        first * size <= positions.start && positions.end <= (first + table.pages.len()) * size,
+        "positions {positions:?} of {} pages of {size} from page {first} on",
+        table.pages.len()
+    );
+    for page in table.pages {
+        assert!(page.index() < arena.pages(), "{page} of an arena of {}", arena.pages());
+    }
+}
+
+/// Cuts the batch into tasks that no bit depends on: by span, kv head and block of rows; by query head where threads
+/// would idle otherwise.
+fn tasks(spec: &AttentionSpec, spans: &[Span], threads: usize) -> Vec<Task> {
+    let group = spec.heads.group();
+    let block = (QUERIES / group).max(1);
+    let blocks: usize = spans.iter().map(|span| span.rows.div_ceil(block)).sum();
+    let parts = threads.div_ceil((blocks * spec.heads.kv).max(1)).min(group);
+    let heads = group.div_ceil(parts);
+    let mut tasks = Vec::with_capacity(blocks * spec.heads.kv * parts);
+    for (index, span) in spans.iter().enumerate() {
+        for first in (0..span.rows).step_by(block) {
+            for kv_head in 0..spec.heads.kv {
+                for head in (0..group).step_by(heads) {
+                    let at = kv_head * group;
+                    tasks.push(Task {
+                        span: index,
+                        kv_head,
+                        rows: first..(first + block).min(span.rows),
+                        heads: at + head..at + (head + heads).min(group),
+                    });
+                }
+            }
+        }
+    }
+    tasks
+}
+
+/// # Safety
+/// The operands fit each other, and `out` has `[rows, q * dim]`.
+unsafe fn work<'a>(
+    task: &Task,
+    qkv: &Buf,
+    spec: &AttentionSpec,
+    spans: &[Span],
+    tables: &[TableView<'a>],
+    arena: &Arena,
+    out: &Shared,
+) -> Work<'a> {
+    let (span, dim) = (&spans[task.span], spec.heads.dim);
+    let row = span.first_row + task.rows.start;
+    let out_stride = spec.heads.q * dim;
+    // SAFETY: the row and the head exist.
+    unsafe {
+        Work {
+            q: qkv.row(row)[task.heads.start * dim..].as_ptr(),
+            q_stride: qkv.cols(),
+            out: out.0.add(row * out_stride + task.heads.start * dim),
+            out_stride,
+            rows: task.rows.len(),
+            heads: task.heads.len(),
+            dim,
+            start: span.start as usize + task.rows.start,
+            window: spec.window.map_or(usize::MAX, |window| window as usize),
+            scale: spec.scale,
+            pages: HeadPages::new(arena.as_ptr(), arena.layout(), spec.layer, task.kv_head, tables[task.span]),
+        }
+    }
+}
+
+struct Shared(*mut f32);
+// SAFETY: whoever shares it writes to disjoint places.
+unsafe impl Sync for Shared {}
+
+/// # Safety
+/// As [`kernel::run`]; the machine has `level`.
+unsafe fn compute(level: Level, dtype: KvDtype, work: &Work<'_>) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        match dtype {
+            KvDtype::F32 => enter::<F32>(level, work),
+            KvDtype::F16 => enter::<F16>(level, work),
+            KvDtype::Bf16 => enter::<Bf16>(level, work),
+            KvDtype::Fp8 => enter::<Fp8>(level, work),
+            KvDtype::Int8 => enter::<Int8>(level, work),
+        }
+    }
+}
+
+unsafe fn enter<E: Element>(level: Level, work: &Work<'_>) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::<E>(work),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::<E>(work),
+            _ => kernel::run::<Portable, E, 2, 2>(work),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn avx512<E: Element>(work: &Work<'_>) {
+    // SAFETY: as the caller promised.
+    unsafe { kernel::run::<Avx512, E, 4, 4>(work) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<E: Element>(work: &Work<'_>) {
+    // SAFETY: as the caller promised.
+    unsafe { kernel::run::<Avx2, E, 2, 2>(work) }
+}

@@ -1,0 +1,127 @@
+use super::PANEL;
+use crate::{Buf, Matrix, Pool};
+use std::ops::Range;
+
+/// Bytes of activations that a thread works on at a time, and beside which a panel still fits its second-level cache.
+const BLOCK_BYTES: usize = 384 << 10;
+/// How far ahead of the weights in use the next ones are asked for, where a panel is read but once.
+const AHEAD: usize = 2048;
+/// A thread takes at most so many panels at a time, so that all finish together.
+const MOST_PANELS: usize = 64;
+
+/// Rows of activations cut into tiles of nearly equal height, none higher than a kernel can hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowTiles {
+    rows: usize,
+    count: usize,
+}
+
+impl RowTiles {
+    pub(crate) fn new(rows: usize, highest: usize) -> Self {
+        Self { rows, count: rows.div_ceil(highest) }
+    }
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+    pub(crate) fn rows(&self, tile: usize) -> Range<usize> {
+        self.rows * tile / self.count..self.rows * (tile + 1) / self.count
+    }
+    pub(crate) fn highest(&self) -> usize {
+        self.rows.div_ceil(self.count.max(1))
+    }
+}
+
+/// Neighbouring panels, as a kernel walks them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panels<'a> {
+    /// Those to multiply with.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) count: usize,
+    /// Bytes from the weights in use to those to ask for: until so near the end of the panel that they would lie
+    /// beyond it, and after that.
+    pub(crate) ahead: [usize; 2],
+}
+
+/// One product: who multiplies which tile with which panels, and when.
+///
+/// A thread takes some panels, then blocks of row tiles that fit its cache beside a panel, and multiplies each panel
+/// with each tile of the block. Which thread does what cannot be seen in the results.
+#[derive(Debug)]
+pub(crate) struct Sweep<'a> {
+    pub(crate) matrix: &'a Matrix,
+    pub(crate) tiles: RowTiles,
+    /// Bytes of activations of a row.
+    pub(crate) row_bytes: usize,
+    /// Panels that a kernel takes at once.
+    pub(crate) step: usize,
+}
+
+impl Sweep<'_> {
+    /// Calls `kernel(tile, panels, result)` for all tiles and panels; the result is `[rows of the tile][panels][32]`.
+    pub(crate) fn run(
+        &self,
+        pool: &Pool,
+        out: &mut Buf,
+        kernel: &(impl Fn(usize, Panels<'_>, &mut [f32]) + Sync),
+    ) {
+        let panels = self.matrix.rows().div_ceil(PANEL);
+        let chunk = panels.div_ceil(pool.threads() * 4).next_multiple_of(self.step).min(MOST_PANELS);
+        let target =
+            Target { start: out.data_mut().as_mut_ptr(), cols: self.matrix.rows(), rows: out.rows() };
+        pool.run(panels.div_ceil(chunk), &|part| {
+            self.chunk(part * chunk..panels.min((part + 1) * chunk), &target, kernel);
+        });
+    }
+
+    fn chunk(&self, panels: Range<usize>, target: &Target, kernel: &impl Fn(usize, Panels<'_>, &mut [f32])) {
+        let mut result = [0.0; 16 * PANEL];
+        let block = (BLOCK_BYTES / (self.row_bytes * self.tiles.highest()).max(1)).max(1);
+        for from in (0..self.tiles.count()).step_by(block) {
+            let to = self.tiles.count().min(from + block);
+            let mut panel = panels.start;
+            while panel < panels.end {
+                let count = if panels.end - panel >= self.step { self.step } else { 1 };
+                for tile in from..to {
+                    let rows = self.tiles.rows(tile);
+                    let result = &mut result[..rows.len() * count * PANEL];
+                    kernel(tile, self.panels(panel, count, tile + 1 == to && from + 1 < to), result);
+                    target.write(rows, panel * PANEL, count * PANEL, result);
+                }
+                panel += count;
+            }
+        }
+    }
+
+    /// `next` asks for the panel after these instead of for more of the same.
+    fn panels(&self, first: usize, count: usize, next: bool) -> Panels<'_> {
+        let panel = self.matrix.panel_bytes();
+        let bytes = &self.matrix.panels()[first * panel..][..count * panel];
+        let ahead = if next { [panel, panel] } else { [AHEAD, AHEAD + (count - 1) * panel] };
+        Panels { bytes, count, ahead }
+    }
+}
+
+/// The output, of which each thread writes the columns of its own panels.
+struct Target {
+    start: *mut f32,
+    rows: usize,
+    cols: usize,
+}
+
+// SAFETY: an address; `write` says why no two threads write the same element.
+unsafe impl Sync for Target {}
+
+impl Target {
+    fn write(&self, rows: Range<usize>, column: usize, width: usize, result: &[f32]) {
+        let kept = width.min(self.cols - column);
+        assert!(rows.end <= self.rows && result.len() == rows.len() * width);
+        for (row, values) in rows.zip(result.chunks_exact(width)) {
+            // SAFETY: row and columns lie within the output, which `Sweep::run` borrows mutably; panels are dealt
+            // to one thread each, so no other writes these columns.
+            unsafe {
+                let to = self.start.add(row * self.cols + column);
+                std::ptr::copy_nonoverlapping(values.as_ptr(), to, kept);
+            }
+        }
+    }
+}

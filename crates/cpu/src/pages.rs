@@ -1,0 +1,65 @@
+use crate::Arena;
+use crate::attention::check_table;
+use octavo_backend::{Half, TableView, codec};
+use octavo_types::PageId;
+use std::ops::Range;
+
+/// Copies the first `slots` of each page, in order: `(from, to, slots)`.
+pub fn copy_pages(arena: &mut Arena, copies: &[(PageId, PageId, usize)]) {
+    let layout = *arena.layout();
+    for &(from, to, slots) in copies {
+        assert!(slots <= layout.page_size, "{slots} slots of a page of {}", layout.page_size);
+        if from == to || slots == 0 {
+            continue;
+        }
+        let [source, target] = arena.two_pages(from, to);
+        if slots == layout.page_size {
+            target.copy_from_slice(source);
+            continue;
+        }
+        let mut copy = |at: usize, bytes: usize| target[at..][..bytes].copy_from_slice(&source[at..][..bytes]);
+        for layer in 0..layout.layers {
+            for half in [Half::Key, Half::Value] {
+                for head in 0..layout.kv_heads {
+                    copy(layout.rows_at(layer, half, head), slots * layout.row_bytes());
+                    copy(layout.parameters_at(layer, half, head), slots * layout.parameter_bytes());
+                }
+            }
+        }
+    }
+}
+
+pub fn zero_pages(arena: &mut Arena, pages: &[PageId]) {
+    for &page in pages {
+        arena.page_mut(page).fill(0);
+    }
+}
+
+/// Keys, then values, of one layer of a table, decoded, in token order: each `[len, kv_heads, head_dim]`.
+pub fn gather(arena: &Arena, layer: usize, table: TableView<'_>, positions: Range<u32>) -> [Vec<f32>; 2] {
+    let layout = *arena.layout();
+    if positions.is_empty() {
+        return [Vec::new(), Vec::new()];
+    }
+    check_table(&table, positions.start as usize..positions.end as usize, arena);
+    [Half::Key, Half::Value].map(|half| {
+        let mut out = vec![0.0; positions.len() * layout.kv_heads * layout.head_dim];
+        let mut rows = out.chunks_exact_mut(layout.head_dim);
+        for position in positions.clone() {
+            let (page, slot) = (position as usize / layout.page_size, position as usize % layout.page_size);
+            let page = arena.page(table.pages[page - table.first as usize]);
+            for (head, row) in (0..layout.kv_heads).zip(&mut rows) {
+                let (bytes, parameters) = (layout.row_bytes(), layout.parameter_bytes());
+                let row_at = layout.rows_at(layer, half, head) + slot * bytes;
+                let parameters_at = layout.parameters_at(layer, half, head) + slot * parameters;
+                codec::decode(
+                    layout.dtype,
+                    &page[row_at..][..bytes],
+                    &page[parameters_at..][..parameters],
+                    row,
+                );
+            }
+        }
+        out
+    })
+}

@@ -1,0 +1,141 @@
+use super::Simd;
+use std::arch::x86_64::*;
+
+/// AVX-512 F, BW, DQ and VL: sixteen lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+/// The lanes i + 8 and then i + 4 are added to lane i.
+///
+/// # Safety
+/// AVX-512 F and DQ.
+#[inline(always)]
+unsafe fn quarter(x: __m512) -> __m128 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+        _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps::<1>(y))
+    }
+}
+
+// SAFETY (all methods): the trait's contract gives the instructions and the pointers' validity.
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: as above, here and below.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: sixteen readable f32.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: __m512) {
+        // SAFETY: sixteen writable f32.
+        unsafe { _mm512_storeu_ps(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn zero_below(x: __m512, limit: f32, y: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(limit)), y) }
+    }
+    #[inline(always)]
+    unsafe fn scale_by_power(y: __m512, rounded: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe {
+            let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(rounded));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), power))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        // SAFETY: instructions only.
+        unsafe {
+            let x = quarter(x);
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum4(x: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: instructions, and a store to an array of four.
+        unsafe {
+            let [a, b, c, d] = [quarter(x[0]), quarter(x[1]), quarter(x[2]), quarter(x[3])];
+            // Lanes 0, 1 of each, plus its lanes 2, 3.
+            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+            let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
+            let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(even, odd));
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(x: __m512) -> f32 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_reduce_max_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn f16(p: *const u8) -> __m512 {
+        // SAFETY: 32 readable bytes.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> __m512 {
+        // SAFETY: 32 readable bytes.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn fp8(p: *const u8) -> __m512 {
+        // SAFETY: 16 readable bytes.
+        unsafe {
+            // seeeemmm -> s0eeeemmm0000000, an f16 whose exponent is 8 too small.
+            let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast()));
+            let f16 = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(0xbfffu16 as i16));
+            _mm512_cvtph_ps(f16)
+        }
+    }
+    #[inline(always)]
+    unsafe fn u8(p: *const u8) -> __m512 {
+        // SAFETY: 16 readable bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: a hint; it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

@@ -1,0 +1,84 @@
+//! Vectors of f32 as the attention kernel needs them, one implementation a [`Level`](crate::Level).
+//!
+//! Every method is inlined into a function that enables the level's instructions; that function is the only place
+//! where a kernel may be entered.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use portable::Portable;
+
+/// Added to and taken from a number below 2²² in magnitude, it leaves the nearest integer.
+const ROUND: f32 = 12_582_912.0;
+/// 2^r on [-0.5, 0.5] is 1 + r·(these, the highest power first).
+const EXP2: [f32; 6] =
+    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1];
+/// Below this, 2^x is taken as 0.
+const EXP2_LOWEST: f32 = -126.0;
+
+/// # Safety
+/// The processor has the level's instructions. Pointers are readable (writable) for the elements that the method
+/// names; they need no alignment.
+pub(crate) trait Simd: Copy + 'static {
+    type V: Copy;
+    const LANES: usize;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    /// `[LANES]` f32.
+    unsafe fn load(p: *const f32) -> Self::V;
+    /// `[LANES]` f32.
+    unsafe fn store(p: *mut f32, x: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the level can.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// `y` where `x >= limit` or is not a number, 0 elsewhere.
+    unsafe fn zero_below(x: Self::V, limit: f32, y: Self::V) -> Self::V;
+    /// `y · 2^n`, where `n` is the integer in the low bits of `rounded`.
+    unsafe fn scale_by_power(y: Self::V, rounded: Self::V) -> Self::V;
+
+    /// The sum of the lanes: halves are added to each other until one is left.
+    unsafe fn sum(x: Self::V) -> f32;
+    /// [`sum`](Self::sum) of each, with the same bits.
+    unsafe fn sum4(x: [Self::V; 4]) -> [f32; 4];
+    unsafe fn largest(x: Self::V) -> f32;
+
+    /// `[LANES]` f16, widened.
+    unsafe fn f16(p: *const u8) -> Self::V;
+    /// `[LANES]` bf16, widened.
+    unsafe fn bf16(p: *const u8) -> Self::V;
+    /// `[LANES]` numbers in E4M3, widened and divided by 256. (A NaN reads as ±480 / 256.)
+    unsafe fn fp8(p: *const u8) -> Self::V;
+    /// `[LANES]` unsigned bytes, widened.
+    unsafe fn u8(p: *const u8) -> Self::V;
+    /// A hint that these bytes will be read soon; any address will do.
+    unsafe fn prefetch(p: *const u8);
+
+    /// 2^x for x <= 0, within 2 units in the last place; exactly 1 at 0, exactly 0 below -126.
+    #[inline(always)]
+    unsafe fn exp2(x: Self::V) -> Self::V {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let rounded = Self::add(x, Self::splat(ROUND));
+            let r = Self::sub(x, Self::sub(rounded, Self::splat(ROUND)));
+            let mut y = Self::splat(EXP2[0]);
+            for c in &EXP2[1..] {
+                y = Self::fma(y, r, Self::splat(*c));
+            }
+            y = Self::fma(y, r, Self::splat(1.0));
+            Self::zero_below(x, EXP2_LOWEST, Self::scale_by_power(y, rounded))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
