@@ -1,0 +1,71 @@
+use crate::built_in;
+use crate::llm::LoadError;
+use octavo_model::{GenerationConfig, ModelConfig, Weights};
+use octavo_text::{ChatTemplate, TemplateError, Tokenizer, TokenizerConfig};
+use std::path::PathBuf;
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Source {
+    /// The one in the program.
+    #[default]
+    BuiltIn,
+    /// A directory in the layout of the Hugging Face hub.
+    Directory(PathBuf),
+}
+
+/// The parts of a model that are not on a device.
+pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) config: ModelConfig,
+    pub(crate) generation: GenerationConfig,
+    pub(crate) tokenizer: Tokenizer,
+    /// None for a model that was not made for chat.
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) weights: Weights,
+}
+
+impl Source {
+    pub(crate) fn open(&self) -> Result<Parts, LoadError> {
+        match self {
+            Self::BuiltIn => open_built_in(),
+            Self::Directory(dir) => {
+                if !dir.is_dir() {
+                    return Err(LoadError::NoDirectory(dir.clone()));
+                }
+                let texts = TokenizerConfig::from_dir(dir)?;
+                Ok(Parts {
+                    name: dir
+                        .file_name()
+                        .map_or_else(|| "model".into(), |name| name.to_string_lossy().into()),
+                    config: ModelConfig::from_dir(dir)?,
+                    generation: GenerationConfig::from_dir(dir)?,
+                    tokenizer: Tokenizer::from_dir(dir, &texts)?,
+                    template: template(&texts)?,
+                    weights: Weights::open(dir)?,
+                })
+            }
+        }
+    }
+}
+
+fn open_built_in() -> Result<Parts, LoadError> {
+    let texts = TokenizerConfig::from_slice(built_in::TOKENIZER_CONFIG)?;
+    Ok(Parts {
+        name: built_in::NAME.into(),
+        config: ModelConfig::from_json(built_in::CONFIG)?,
+        generation: GenerationConfig::from_json(built_in::GENERATION_CONFIG)?,
+        tokenizer: Tokenizer::from_slice(built_in::TOKENIZER, &texts)?,
+        template: template(&texts)?,
+        weights: Weights::embedded("the built-in model", built_in::WEIGHTS)?,
+    })
+}
+
+/// A model without a template is a base model; a template that is there must be right.
+fn template(texts: &TokenizerConfig) -> Result<Option<ChatTemplate>, LoadError> {
+    match ChatTemplate::from_config(texts) {
+        Ok(template) => Ok(Some(template)),
+        Err(TemplateError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
