@@ -1,6 +1,10 @@
 //! The command `octavo`: reads the command line, runs one command, and says in words what went wrong.
 
 mod bench;
+mod generate;
+mod interrupt;
+mod model_args;
+mod progress;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -15,11 +19,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Generate(generate::Command),
     Bench(bench::Command),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Generate(command) => generate::run(&command),
         Command::Bench(command) => bench::run(&command),
     };
     match result {

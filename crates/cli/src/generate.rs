@@ -1,0 +1,214 @@
+//! `octavo generate`: one prompt, one answer, in the terminal.
+
+use crate::model_args::ModelArgs;
+use anyhow::{Context, Result, bail};
+use octavo::{Event, FinishReason, Flow, Llm, Message, Output, Request, SamplingParams, SpecialTokens};
+use serde_json::json;
+use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Continue a prompt, or answer it
+///
+/// The text is printed as it comes; Ctrl-C ends it and keeps what is there. Without --model the built-in model runs,
+/// which knows a little about Rust.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Command {
+    /// The prompt [default: standard input]
+    prompt: Option<String>,
+    /// Read the prompt from FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompt_file: Option<PathBuf>,
+    /// Wrap the prompt in the model's chat template, as the user's message
+    #[arg(long)]
+    chat: bool,
+    /// System message, with --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// The most tokens to generate
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 256)]
+    max_tokens: u32,
+    /// Go on past the end of text
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Write prompt_token_ids, token_ids, text, finish_reason and timings as one JSON object to FILE; `-` prints it
+    /// instead of the text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is not given is as the model's makers would have it.
+#[derive(Debug, clap::Args)]
+struct SamplingArgs {
+    /// 0 takes the likeliest token every time
+    #[arg(long)]
+    temperature: Option<f32>,
+    /// Only the K likeliest tokens; 0 for all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Only the likeliest tokens that make up this probability
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Only tokens at least this fraction as likely as the likeliest
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Above 1: less of what was said before
+    #[arg(long, value_name = "FACTOR")]
+    repetition_penalty: Option<f32>,
+    /// Subtracted from tokens that were generated
+    #[arg(long, value_name = "X")]
+    presence_penalty: Option<f32>,
+    /// Subtracted for every time a token was generated
+    #[arg(long, value_name = "X")]
+    frequency_penalty: Option<f32>,
+    /// The same seed gives the same text [default: another one every time]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    fn over(&self, base: SamplingParams) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
+            ..base
+        }
+    }
+}
+
+/// Seconds from the start of the prompt to its end, and from there to the end of the text.
+struct Timings {
+    load: Duration,
+    prefill: Duration,
+    decode: Duration,
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let text = command.read_prompt()?;
+    let start = Instant::now();
+    let mut llm = command.model.load()?;
+    let load = start.elapsed();
+    let prompt = command.encode(&llm, &text)?;
+    let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let request = Request {
+        prompt: prompt.clone(),
+        sampling: command.sampling.over(llm.default_sampling()),
+        max_tokens: command.max_tokens,
+        stop_tokens: if command.ignore_eos { Vec::new() } else { llm.stop_tokens() },
+    };
+    let (output, mut timings) = answer(&mut llm, request, quiet)?;
+    timings.load = load;
+    match &command.json {
+        Some(path) => write_json(path, &llm, &prompt, &output, &timings),
+        None => Ok(()),
+    }
+}
+
+impl Command {
+    fn read_prompt(&self) -> Result<String> {
+        if let Some(prompt) = &self.prompt {
+            return Ok(prompt.clone());
+        }
+        if let Some(path) = &self.prompt_file {
+            return std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        }
+        if std::io::stdin().is_terminal() {
+            bail!("no prompt: give one as an argument, with --prompt-file, or on standard input");
+        }
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
+        Ok(text)
+    }
+
+    fn encode(&self, llm: &Llm, text: &str) -> Result<Vec<u32>> {
+        if !self.chat {
+            return Ok(llm.encode_prompt(text)?);
+        }
+        let system = self.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<Message> = system.chain([Message::new("user", text)]).collect();
+        Ok(llm.encode_chat(&messages)?)
+    }
+}
+
+/// Runs the request and prints the text as it comes, unless `quiet`.
+fn answer(llm: &mut Llm, request: Request, quiet: bool) -> Result<(Output, Timings)> {
+    let interrupted = crate::interrupt::flag()?;
+    let mut stream = llm.tokenizer().stream(SpecialTokens::Skip);
+    let bar = crate::progress::bar("reading the prompt");
+    let start = Instant::now();
+    let mut first = None;
+    let mut out = std::io::stdout().lock();
+    let mut watch = |event: Event| {
+        match event {
+            Event::Prefill { done, total, .. } => {
+                bar.set_length(total.0.into());
+                bar.set_position(done.0.into());
+                if done == total {
+                    bar.finish_and_clear();
+                }
+            }
+            Event::Token { token, .. } => {
+                first.get_or_insert_with(|| start.elapsed());
+                let text = stream.push(token);
+                if let (Some(text), false) = (text, quiet)
+                    && write!(out, "{text}").and_then(|()| out.flush()).is_err()
+                {
+                    return Flow::Cancel; // nobody reads any more
+                }
+            }
+        }
+        if interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
+    };
+    let output = llm.generator().generate(vec![request], &mut watch)?.remove(0);
+    let prefill = first.unwrap_or_else(|| start.elapsed());
+    let decode = start.elapsed() - prefill;
+    if !quiet {
+        let _ = writeln!(out, "{}", stream.finish());
+    }
+    Ok((output, Timings { load: Duration::ZERO, prefill, decode }))
+}
+
+fn write_json(
+    path: &std::path::Path,
+    llm: &Llm,
+    prompt: &[u32],
+    output: &Output,
+    timings: &Timings,
+) -> Result<()> {
+    let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+    let object = json!({
+        "model": llm.name(),
+        "device": llm.device(),
+        "prompt_token_ids": prompt,
+        "token_ids": output.tokens,
+        "text": llm.tokenizer().decode(&output.tokens, SpecialTokens::Skip)?,
+        "finish_reason": match output.finish {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        },
+        "timings": {
+            "load_seconds": timings.load.as_secs_f64(),
+            "prefill_seconds": timings.prefill.as_secs_f64(),
+            "decode_seconds": timings.decode.as_secs_f64(),
+            "prompt_tokens_per_second": rate(prompt.len(), timings.prefill),
+            "tokens_per_second": rate(output.tokens.len().saturating_sub(1), timings.decode),
+        },
+    });
+    if path.as_os_str() == "-" {
+        println!("{object}");
+        return Ok(());
+    }
+    std::fs::write(path, format!("{object}\n")).with_context(|| format!("cannot write {}", path.display()))
+}

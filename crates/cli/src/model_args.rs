@@ -1,0 +1,173 @@
+//! The options that every command which runs a model shares.
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use octavo::{
+    Bytes, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens, WeightFormat,
+};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Backend {
+    Paged,
+    Contiguous,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Dtype {
+    F32,
+    F16,
+    Bf16,
+    Fp8,
+    Int8,
+}
+
+impl From<Dtype> for KvDtype {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::Fp8 => Self::Fp8,
+            Dtype::Int8 => Self::Int8,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Weights {
+    /// As the files have them
+    Stored,
+    /// Quantised to eight bits while loading
+    Int8,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// Directory of a model in Hugging Face layout [default: the built-in model]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Threads to compute with [default: one a core]
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
+    /// How weights are kept
+    #[arg(long, value_enum, default_value = "stored")]
+    weights: Weights,
+    /// How keys and values are laid out
+    #[arg(long, value_enum, default_value = "paged")]
+    kv_backend: Backend,
+    /// Precision of keys and values
+    #[arg(long, value_enum, default_value = "f16")]
+    pub(crate) kv_dtype: Dtype,
+    /// Tokens a page; the contiguous back end ignores it
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    page_size: u32,
+    /// Let no layer look further back than this: constant memory for any length
+    #[arg(long, value_name = "TOKENS")]
+    kv_window: Option<u32>,
+    /// Memory for keys and values, such as 512MB or 4GB [default: enough for the full length]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "num_pages")]
+    kv_memory: Option<u64>,
+    /// The same as a number of pages
+    #[arg(long, value_name = "N")]
+    num_pages: Option<u32>,
+    /// The most tokens a sequence may have [default: what the model was made for]
+    #[arg(long, value_name = "TOKENS")]
+    max_model_len: Option<u32>,
+    /// The most prompt tokens computed in one step
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    chunk: u32,
+}
+
+impl ModelArgs {
+    pub(crate) fn options(&self) -> Result<Options> {
+        let Some(page_size) = PageSize::new(self.page_size) else { bail!("--page-size must be at least 1") };
+        if self.kv_window == Some(0) {
+            bail!("--kv-window must be at least 1");
+        }
+        Ok(Options {
+            source: self.model.clone().map_or(Source::BuiltIn, Source::Directory),
+            threads: self.threads,
+            weights: match self.weights {
+                Weights::Stored => WeightFormat::AsStored,
+                Weights::Int8 => WeightFormat::Int8,
+            },
+            kv_backend: match self.kv_backend {
+                Backend::Paged => KvBackend::Paged,
+                Backend::Contiguous => KvBackend::Contiguous,
+            },
+            kv_dtype: self.kv_dtype.into(),
+            page_size,
+            kv_window: self.kv_window.map(Tokens),
+            kv_memory: match (self.kv_memory, self.num_pages) {
+                (Some(bytes), _) => KvMemory::Bytes(Bytes(bytes)),
+                (None, Some(pages)) => KvMemory::Pages(Pages(pages)),
+                (None, None) => KvMemory::Automatic,
+            },
+            max_len: self.max_model_len.map(Tokens),
+            chunk: Tokens(self.chunk),
+            ..Options::default()
+        })
+    }
+
+    /// Loads the model, with a bar where it takes a while and somebody is looking.
+    pub(crate) fn load(&self) -> Result<Llm> {
+        let options = self.options()?;
+        let bar = crate::progress::bar("loading");
+        let llm = Llm::load(&options, &mut |at| {
+            bar.set_length(at.bytes_total);
+            bar.set_position(at.bytes_done);
+        })?;
+        bar.finish_and_clear();
+        Ok(llm)
+    }
+}
+
+/// `4096`, `512KB`, `1.5GB`, `2GiB`: powers of 1000 and of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024f64.powi(2),
+        "gib" => 1024f64.powi(3),
+        "tib" => 1024f64.powi(4),
+        other => return Err(format!("`{other}` is no unit of memory: use KB, MB, GB, KiB, MiB or GiB")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is no size: write it like 512MB or 4GiB"))?;
+    let bytes = number * factor;
+    if bytes.is_finite() && bytes < u64::MAX as f64 {
+        Ok(bytes as u64)
+    } else {
+        Err(format!("`{text}` is more memory than any machine has"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        let cases =
+            [("4096", 4096), ("1kb", 1000), ("1.5GB", 1_500_000_000), ("2GiB", 2 << 30), ("3 MiB", 3 << 20)];
+        for (text, bytes) in cases {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_an_example() {
+        assert!(parse_size("lots").unwrap_err().contains("lots"));
+        assert!(parse_size("4 parsecs").unwrap_err().contains("parsecs"));
+        assert!(parse_size("1..2GB").unwrap_err().contains("512MB"));
+        assert!(parse_size("99999999999TB").unwrap_err().contains("more memory"));
+    }
+}
