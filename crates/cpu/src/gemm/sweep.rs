@@ -65,12 +65,20 @@ impl Sweep<'_> {
         kernel: &(impl Fn(usize, Panels<'_>, &mut [f32]) + Sync),
     ) {
         let panels = self.matrix.rows().div_ceil(PANEL);
-        let chunk = panels.div_ceil(pool.threads() * 4).next_multiple_of(self.step).min(MOST_PANELS);
+        let chunk = self.panels_at_a_time(panels, pool.threads());
         let target =
             Target { start: out.data_mut().as_mut_ptr(), cols: self.matrix.rows(), rows: out.rows() };
         pool.run(panels.div_ceil(chunk), &|part| {
             self.chunk(part * chunk..panels.min((part + 1) * chunk), &target, kernel);
         });
+    }
+
+    /// Some for each thread several times over, or fewer than a kernel could take at once where there are few.
+    fn panels_at_a_time(&self, panels: usize, threads: usize) -> usize {
+        match panels.div_ceil(threads) {
+            fair if fair < self.step => fair,
+            fair => fair.div_ceil(4).next_multiple_of(self.step).min(MOST_PANELS),
+        }
     }
 
     fn chunk(&self, panels: Range<usize>, target: &Target, kernel: &impl Fn(usize, Panels<'_>, &mut [f32])) {
