@@ -39,6 +39,7 @@ pub(crate) struct Panels<'a> {
     pub(crate) count: usize,
     /// Bytes from the weights in use to those to ask for: until so near the end of the panel that they would lie
     /// beyond it, and after that.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops ask for nothing ahead"))]
     pub(crate) ahead: [usize; 2],
 }
 
