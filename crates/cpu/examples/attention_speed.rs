@@ -23,7 +23,8 @@ struct Case {
 impl Case {
     fn new(dtype: KvDtype, page_size: usize, bytes: usize) -> Self {
         let size = PageSize::new(page_size as u32).expect("a page size");
-        let spec = KvSpec::full_attention(1, HEADS.kv as u32, HEADS.dim as u32, dtype, size).expect("a geometry");
+        let spec =
+            KvSpec::full_attention(1, HEADS.kv as u32, HEADS.dim as u32, dtype, size).expect("a geometry");
         let layout = PageLayout::new(&spec);
         let pages_each = CONTEXT / page_size;
         let sequences = bytes.div_ceil(pages_each * layout.page_bytes());

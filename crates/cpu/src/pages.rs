@@ -17,7 +17,8 @@ pub fn copy_pages(arena: &mut Arena, copies: &[(PageId, PageId, usize)]) {
             target.copy_from_slice(source);
             continue;
         }
-        let mut copy = |at: usize, bytes: usize| target[at..][..bytes].copy_from_slice(&source[at..][..bytes]);
+        let mut copy =
+            |at: usize, bytes: usize| target[at..][..bytes].copy_from_slice(&source[at..][..bytes]);
         for layer in 0..layout.layers {
             for half in [Half::Key, Half::Value] {
                 for head in 0..layout.kv_heads {

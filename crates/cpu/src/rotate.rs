@@ -19,13 +19,13 @@ pub fn angles(pool: &Pool, spans: &[Span], inv_freq: &[f32], scale: f32, out: &m
     }
     let out = Shared(out.data_mut().as_mut_ptr());
     pool.run(rows.div_ceil(ROWS), &|block| {
-        for row in block * ROWS..((block + 1) * ROWS).min(rows) {
+        for (row, position) in positions.iter().enumerate().skip(block * ROWS).take(ROWS) {
             // SAFETY: this row of `out`, which no other task touches.
             let out = unsafe { std::slice::from_raw_parts_mut(out.at(row * cols), cols) };
             let (cos, sin) = out.split_at_mut(inv_freq.len());
             for ((cos, sin), freq) in cos.iter_mut().zip(sin).zip(inv_freq) {
-                let (s, c) = (positions[row] as f32 * freq).sin_cos();
-                (*cos, *sin) = (c * scale, s * scale);
+                let (s, c) = f64::from(*position as f32 * freq).sin_cos();
+                (*cos, *sin) = ((f64::from(scale) * c) as f32, (f64::from(scale) * s) as f32);
             }
         }
     });
@@ -58,10 +58,8 @@ pub fn rotate_and_store(
 ) {
     check(level, qkv, norms, angles, spec, rows, tables, arena);
     let (heads, layout, cols) = (spec.heads, *arena.layout(), qkv.cols());
-    let prepare = [0, 1].map(|i| Prepare {
-        norm: norms.map(|norms| (norms[i].weight.as_slice(), norms[i].eps)),
-        angles,
-    });
+    let prepare = [0, 1]
+        .map(|i| Prepare { norm: norms.map(|norms| (norms[i].weight.as_slice(), norms[i].eps)), angles });
     let all = Shared(qkv.data_mut().as_mut_ptr());
     let pages = Shared(arena.as_mut_ptr());
     let blocks = rows.tokens.len().div_ceil(ROWS);
@@ -112,7 +110,11 @@ fn check(
     let heads = spec.heads;
     assert!(level <= Level::detect(), "{level:?} on a machine without it");
     assert_eq!((qkv.rows(), qkv.cols()), (rows.tokens.len(), heads.qkv_cols()), "shape of q, k, v");
-    assert_eq!((arena.layout().kv_heads, arena.layout().head_dim), (heads.kv, heads.dim), "heads of the arena");
+    assert_eq!(
+        (arena.layout().kv_heads, arena.layout().head_dim),
+        (heads.kv, heads.dim),
+        "heads of the arena"
+    );
     assert!(spec.layer < arena.layout().layers, "layer {} of {:?}", spec.layer, arena.layout());
     assert_eq!((angles.rows(), angles.cols()), (qkv.rows(), heads.dim), "shape of the angles");
     for norm in norms.iter().flatten() {

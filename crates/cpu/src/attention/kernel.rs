@@ -5,6 +5,8 @@
 //! one fixed tree; an output sums its positions in order. Positions that the row does not see are never read. None
 //! of this depends on how queries are blocked, so neither do the bits.
 
+#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
+
 use super::element::{Element, F32};
 use super::scratch::Scratch;
 use super::tile::{HeadPages, TILE, TileRows};
@@ -78,15 +80,13 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
                 ctx.keys.rows = scratch.tile_rows(0);
                 ctx.values.rows = scratch.tile_rows(1);
             }
+            // Rows that all see the whole tile go together, others one by one.
             let whole = |row| slots(&work.seen(row), at) == (0..TILE);
-            if whole(0) && whole(work.rows - 1) {
-                fold::<S, E, P, N>(&ctx, 0..TILE, 0..queries, staged, &mut scratch);
-                continue;
-            }
-            for row in 0..work.rows {
+            let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
+            for row in (0..work.rows).step_by(step) {
                 let slots = slots(&work.seen(row), at);
                 if !slots.is_empty() {
-                    let queries = row * work.heads..(row + 1) * work.heads;
+                    let queries = row * work.heads..(row + step) * work.heads;
                     fold::<S, E, P, N>(&ctx, slots, queries, staged, &mut scratch);
                 }
             }
@@ -228,8 +228,8 @@ unsafe fn fold_block<S: Simd, E: Element, R: Element, const Q: usize, const P: u
     // SAFETY: as the caller promised.
     unsafe {
         scores::<S, R, Q, P>(tile, &slots, scratch, first, ahead, &mut weights);
-        for i in 0..Q {
-            soften::<S, E>(tile, &slots, scratch, first + i, &mut weights[i]);
+        for (i, weights) in weights.iter_mut().enumerate() {
+            soften::<S, E>(tile, &slots, scratch, first + i, weights);
         }
         values::<S, R, Q, N>(tile, &slots, scratch, first, ahead, &weights);
     }

@@ -5,9 +5,9 @@ mod kernel;
 mod scratch;
 mod tile;
 
+use crate::simd::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::Portable;
 use crate::{Arena, Buf, Level, Pool};
 use element::{Bf16, Element, F16, F32, Fp8, Int8};
 use kernel::Work;
@@ -52,7 +52,9 @@ pub fn attention(
         let task = &tasks[i];
         // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that the
         // tables hold what the rows see; tasks have no output in common.
-        unsafe { compute(level, arena.layout().dtype, &work(task, qkv, spec, rows.spans, tables, arena, &out)) }
+        unsafe {
+            compute(level, arena.layout().dtype, &work(task, qkv, spec, rows.spans, tables, arena, &out))
+        }
     });
 }
 
@@ -69,7 +71,11 @@ fn check(
     let heads = spec.heads;
     assert!(level <= Level::detect(), "{level:?} on a machine without it");
     assert!(heads.kv > 0 && heads.q.is_multiple_of(heads.kv), "{heads:?}");
-    assert_eq!((arena.layout().kv_heads, arena.layout().head_dim), (heads.kv, heads.dim), "heads of the arena");
+    assert_eq!(
+        (arena.layout().kv_heads, arena.layout().head_dim),
+        (heads.kv, heads.dim),
+        "heads of the arena"
+    );
     assert!(spec.layer < arena.layout().layers, "layer {} of {:?}", spec.layer, arena.layout());
     assert_eq!((qkv.rows(), qkv.cols()), (rows.tokens.len(), heads.qkv_cols()), "shape of q, k, v");
     assert_eq!((out.rows(), out.cols()), (rows.tokens.len(), heads.q * heads.dim), "shape of the output");
@@ -158,7 +164,13 @@ unsafe fn work<'a>(
             start: span.start as usize + task.rows.start,
             window: spec.window.map_or(usize::MAX, |window| window as usize),
             scale: spec.scale,
-            pages: HeadPages::new(arena.as_ptr(), arena.layout(), spec.layer, task.kv_head, tables[task.span]),
+            pages: HeadPages::new(
+                arena.as_ptr(),
+                arena.layout(),
+                spec.layer,
+                task.kv_head,
+                tables[task.span],
+            ),
         }
     }
 }

@@ -77,8 +77,7 @@ impl<'a> HeadPages<'a> {
             };
         }
         let [first, end] = self.held();
-        let slots: [_; TILE] =
-            std::array::from_fn(|i| self.locate((tile * TILE + i).clamp(first, end - 1)));
+        let slots: [_; TILE] = std::array::from_fn(|i| self.locate((tile * TILE + i).clamp(first, end - 1)));
         TileRows {
             rows: slots.map(|(page, slot)| page.wrapping_add(rows_at + slot * self.row_bytes)),
             parameters: slots

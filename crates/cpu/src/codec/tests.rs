@@ -23,7 +23,8 @@ fn rows() -> Vec<Vec<f32>> {
         f32::NEG_INFINITY,
         f32::NAN,
     ];
-    let mut rows = vec![vec![0.0; 64], vec![-0.0; 17], vec![3.25; 33], vec![f32::NAN; 16], vec![f32::INFINITY; 20]];
+    let mut rows =
+        vec![vec![0.0; 64], vec![-0.0; 17], vec![3.25; 33], vec![f32::NAN; 16], vec![f32::INFINITY; 20]];
     for length in [1, 7, 8, 16, 31, 64, 80, 128, 256] {
         for size in [1e-30, 1e-6, 0.1, 1.0, 30.0, 1e5, 1e30] {
             rows.push(random.values(length, size));
