@@ -62,16 +62,18 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
         load_queries::<S>(work, &mut scratch);
         let last = (work.start + work.rows - 1) / TILE;
         let first = work.seen(0).start / TILE;
-        let mut next = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
+        let mut second = [Half::Key, Half::Value].map(|half| work.pages.tile((first + 1).min(last), half));
+        let mut now = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
         for tile in first..=last {
             let at = tile * TILE;
-            let [keys, values] = next;
-            next = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 1).min(last), half));
+            let [keys, values] = now;
+            now = second;
+            second = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 2).min(last), half));
             let mut ctx = Tile {
                 keys,
                 values,
-                next_keys: next[0],
-                next_values: next[1],
+                keys_ahead: second[0],
+                values_ahead: second[1],
                 row_bytes: work.dim * E::BYTES,
                 keys_scaled: [[1.0; TILE], [0.0; TILE]],
                 values_scaled: [[1.0; TILE], [0.0; TILE]],
@@ -80,7 +82,7 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
             ctx.load_parameters::<S, E>(all.clone());
             if E::SCALED {
                 // Sixteen times four bytes: in one line, or in two.
-                for parameters in next.map(|next| next.parameters) {
+                for parameters in second.map(|ahead| ahead.parameters) {
                     S::prefetch(parameters[0]);
                     S::prefetch(parameters[TILE - 1]);
                 }
@@ -109,8 +111,9 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
 struct Tile {
     keys: TileRows,
     values: TileRows,
-    next_keys: TileRows,
-    next_values: TileRows,
+    /// Two tiles on: what is fetched meanwhile.
+    keys_ahead: TileRows,
+    values_ahead: TileRows,
     row_bytes: usize,
     /// Scales and shifts; numbers, and scales above 0, outside the slots that are seen too.
     keys_scaled: [[f32; TILE]; 2],
@@ -281,7 +284,7 @@ unsafe fn scores<S: Simd, R: Element, const Q: usize, const P: usize>(
             if ahead {
                 for slot in at {
                     for byte in (0..tile.row_bytes).step_by(LINE) {
-                        S::prefetch(tile.next_keys.rows[slot].wrapping_add(byte));
+                        S::prefetch(tile.keys_ahead.rows[slot].wrapping_add(byte));
                     }
                 }
             }
@@ -414,7 +417,7 @@ unsafe fn add_values<S: Simd, R: Element, const Q: usize, const N: usize>(
         for slot in slots.clone() {
             if ahead {
                 for byte in (0..tile.row_bytes).step_by(LINE) {
-                    S::prefetch(tile.next_values.rows[slot].wrapping_add(byte));
+                    S::prefetch(tile.values_ahead.rows[slot].wrapping_add(byte));
                 }
             }
             let row = tile.values.rows[slot];
