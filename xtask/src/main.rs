@@ -1,6 +1,7 @@
 //! The project's own commands. `cargo xtask --help` lists them.
 #![forbid(unsafe_code)]
 
+mod fixtures;
 mod requirements;
 mod runner;
 mod steps;
@@ -30,6 +31,8 @@ enum Command {
     List,
     /// Check that every requirement has its row in docs/requirements.md and every test named there exists
     Requirements,
+    /// Make tests/fixtures/models anew with Hugging Face transformers (several GB of Python packages)
+    Fixtures,
 }
 
 fn main() -> ExitCode {
@@ -52,5 +55,6 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Requirements => requirements::run(&workspace),
+        Command::Fixtures => fixtures::run(),
     }
 }

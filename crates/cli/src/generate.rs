@@ -46,7 +46,7 @@ pub(crate) struct Command {
 #[derive(Debug, clap::Args)]
 struct SamplingArgs {
     /// 0 takes the likeliest token every time
-    #[arg(long)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Only the K likeliest tokens; 0 for all
     #[arg(long, value_name = "K")]
@@ -61,10 +61,10 @@ struct SamplingArgs {
     #[arg(long, value_name = "FACTOR")]
     repetition_penalty: Option<f32>,
     /// Subtracted from tokens that were generated
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
     /// Subtracted for every time a token was generated
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
     /// The same seed gives the same text [default: another one every time]
     #[arg(long)]
