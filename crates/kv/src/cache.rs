@@ -282,7 +282,7 @@ impl KvCache {
             return Tokens::ZERO;
         };
         for ((table, source), copy) in tables.iter_mut().zip(sources).zip(copies) {
-            self.step.copy(source, copy.id(), slots, None);
+            self.step.copy(source, copy.id(), slots, owner, None);
             table.push_open(copy);
         }
         slots
@@ -312,7 +312,9 @@ impl KvCache {
     pub fn hold(&self, id: SeqId, group: GroupId, index: Pages) -> Result<Option<PageRef>, UnknownSequence> {
         let sequence = self.sequence(id)?;
         let full = index < self.settings.page_size.full_pages(sequence.computed);
-        let page = sequence.tables[group.index()].sealed_page(index).filter(|_| full);
+        // Of a sequence admitted in the open step, pages counted as computed may be yet to be filled.
+        let filled = |page: &&PageRef| full && !self.index.home(page.id()).is_some_and(|home| home.pending);
+        let page = sequence.tables[group.index()].sealed_page(index).filter(filled);
         Ok(page.and_then(|page| page.share().ok()))
     }
 
@@ -365,6 +367,7 @@ impl KvCache {
         if let Some(node) = cursor {
             self.index.release(node);
         }
+        self.step.forget(id);
         self.release_tail_first(&mut tables, last_step);
         self.drain();
         Ok(prompt)

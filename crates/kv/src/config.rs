@@ -36,6 +36,8 @@ pub enum SettingsError {
     TooManyPages { total: Pages },
     #[error("the cache needs at least one layer group")]
     NoGroups,
+    #[error("layer group {group} has a window of no tokens: it must see at least its own")]
+    EmptyWindow { group: usize },
     #[error("a reserve of {reserve} leaves no page of {total} for new requests: lower it")]
     ReserveTooLarge { reserve: Pages, total: Pages },
     #[error(
@@ -74,11 +76,16 @@ impl Settings {
         }
     }
 
-    /// The fewest pages with which a sequence of `tokens` can exist: windowed groups hold no more than a window.
+    /// The fewest pages with which a sequence of `tokens` can be computed, one token at a time. A window that begins
+    /// with the last slot of a page reaches into one page more than it would fill.
     pub fn least_pages(&self, tokens: Tokens) -> Pages {
         let pages = self.windows.iter().map(|window| {
-            let held = window.map_or(tokens, |window| window.min(tokens));
-            u64::from(self.page_size.pages_for(held).0)
+            let all = self.page_size.pages_for(tokens);
+            let held = window.map_or(all, |window| {
+                let others = self.page_size.pages_for(window.saturating_sub(Tokens(1)));
+                all.min(others + Pages(1))
+            });
+            u64::from(held.0)
         });
         Pages(u32::try_from(pages.sum::<u64>()).unwrap_or(u32::MAX))
     }
@@ -93,6 +100,9 @@ impl Settings {
         }
         if self.windows.is_empty() {
             return Err(SettingsError::NoGroups);
+        }
+        if let Some(group) = self.windows.iter().position(|window| *window == Some(Tokens::ZERO)) {
+            return Err(SettingsError::EmptyWindow { group });
         }
         if reserve >= total {
             return Err(SettingsError::ReserveTooLarge { reserve, total });

@@ -50,13 +50,23 @@ pub enum ScheduleError {
     Alloc(#[from] AllocError),
 }
 
+/// What a copy is made from, kept alive until it is made.
+#[derive(Debug)]
+struct Source {
+    page: PageRef,
+    /// Whom the copy is for.
+    seq: SeqId,
+    /// Where the page was the sequence's tail before, if it was.
+    replaced: Option<GroupId>,
+}
+
 /// The step being planned.
 #[derive(Debug, Default)]
 pub struct Step {
     spans: Vec<Span>,
     copies: Vec<CopyPage>,
-    /// The sources of `copies`, kept alive, and the tail they stood in before, if any.
-    sources: Vec<(PageRef, Option<(SeqId, GroupId)>)>,
+    /// One a copy.
+    sources: Vec<Source>,
     /// Pages whose keys are pending.
     pub(crate) pending: Vec<PageRef>,
     pub(crate) admitted: Vec<SeqId>,
@@ -81,15 +91,24 @@ impl Step {
         from: PageRef,
         to: PageId,
         slots: Tokens,
-        replaced: Option<(SeqId, GroupId)>,
+        seq: SeqId,
+        replaced: Option<GroupId>,
     ) {
         self.copies.push(CopyPage { from: from.id(), to, slots });
-        self.sources.push((from, replaced));
+        self.sources.push(Source { page: from, seq, replaced });
+    }
+
+    /// Drops what was planned for a sequence that is being freed: its pages may go to somebody else.
+    pub(crate) fn forget(&mut self, seq: SeqId) {
+        self.admitted.retain(|admitted| *admitted != seq);
+        let mut keep = self.sources.iter().map(|source| source.seq != seq).collect::<Vec<_>>().into_iter();
+        self.copies.retain(|_| keep.next().expect("one source a copy"));
+        self.sources.retain(|source| source.seq != seq);
     }
 
     /// Pages that the step itself keeps alive.
     pub(crate) fn held(&self) -> impl Iterator<Item = PageId> + '_ {
-        self.sources.iter().map(|(page, _)| page.id()).chain(self.pending.iter().map(PageRef::id))
+        self.sources.iter().map(|source| source.page.id()).chain(self.pending.iter().map(PageRef::id))
     }
 }
 
@@ -123,7 +142,7 @@ impl KvCache {
             if copies.contains(&group) {
                 let copy = new.next().expect("counted");
                 let id = copy.id();
-                self.step.copy(table.replace_tail(copy), id, slots, Some((seq, group)));
+                self.step.copy(table.replace_tail(copy), id, slots, seq, Some(group));
                 self.counters.copies_on_write += 1;
             } else if slots > Tokens::ZERO && table.open().is_none() {
                 table.reopen_tail();
@@ -208,7 +227,7 @@ impl KvCache {
         for page in &pending {
             self.index.publish(page.id());
         }
-        for page in pending.iter().chain(sources.iter().map(|(source, _)| source)) {
+        for page in pending.iter().chain(sources.iter().map(|source| &source.page)) {
             self.info[page.id().index()].stamp(self.now);
         }
         for seq in admitted {
@@ -245,12 +264,12 @@ impl KvCache {
         for span in spans.iter().filter(|span| !admitted.contains(&span.seq)) {
             self.roll_back(span);
         }
-        for (original, replaced) in sources {
-            if let Some((seq, group)) = replaced
+        for Source { page, seq, replaced } in sources {
+            if let Some(group) = replaced
                 && !admitted.contains(&seq)
-                && let Some(sequence) = self.sequences.get_mut(&seq)
             {
-                sequence.tables[group.index()].restore_tail(original);
+                let sequence = self.sequences.get_mut(&seq).expect("a sequence in a step cannot be freed");
+                sequence.tables[group.index()].restore_tail(page);
             }
         }
         for page in pending {

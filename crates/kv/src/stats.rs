@@ -67,7 +67,7 @@ impl Snapshot {
         self.bytes(self.peak_used)
     }
     fn bytes(&self, pages: Pages) -> Bytes {
-        Bytes(u64::from(pages.0) * self.page_bytes.0)
+        Bytes(u64::from(pages.0).saturating_mul(self.page_bytes.0))
     }
 }
 

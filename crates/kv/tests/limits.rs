@@ -90,6 +90,20 @@ fn what_can_never_fit_is_refused_at_once() {
 }
 
 #[test]
+fn a_window_that_reaches_into_one_page_more_than_it_fills_is_refused_where_that_never_fits() {
+    // A window of four sees slots of two pages from the fifth token on.
+    let windows = vec![Some(Tokens(4))];
+    let mut sim = Simulation::new(Settings { windows: windows.clone(), pin_quota: Pages(0), ..small(1) });
+    let prompt = sim.prompt(0, &range(0, 8));
+    let never = AllocError::NeverFits { need: Pages(2), total: Pages(1) };
+    assert_eq!(sim.cache.admit(prompt, Reuse::Longest).unwrap_err(), never.into());
+    sim.compute(&range(0, 4));
+    let mut sim = Simulation::new(Settings { windows, sequence_limit: Some(Pages(1)), ..small(8) });
+    let prompt = sim.prompt(0, &range(0, 8));
+    assert!(matches!(sim.cache.admit(prompt, Reuse::Longest), Err(AdmitError::OverLimit { .. })));
+}
+
+#[test]
 fn settings_that_cannot_work_are_refused_with_what_to_change() {
     let refused = |settings: Settings| KvCache::new(settings).unwrap_err();
     let none = refused(Settings { page_bytes: Bytes(1024), ..small(0) });
@@ -100,6 +114,8 @@ fn settings_that_cannot_work_are_refused_with_what_to_change() {
     let quota = refused(Settings { pin_quota: Pages(3), reserve: Pages(1), ..small(4) });
     assert_eq!(quota, SettingsError::PinQuotaTooLarge { quota: Pages(3), total });
     assert_eq!(refused(Settings { windows: vec![], ..small(4) }), SettingsError::NoGroups);
+    let blind = refused(Settings { windows: vec![None, Some(Tokens(0))], ..small(4) });
+    assert_eq!(blind, SettingsError::EmptyWindow { group: 1 });
     let limit = refused(Settings { sequence_limit: Some(Pages(1)), windows: vec![None; 2], ..small(4) });
     assert_eq!(limit, SettingsError::SequenceLimitTooSmall { limit: Pages(1), groups: 2 });
     let huge = Settings { remember_evicted: 0, total: Pages(u32::MAX), ..small(4) };

@@ -87,6 +87,17 @@ fn what_is_not_cached_or_not_computed_yet_cannot_be_pinned() {
 }
 
 #[test]
+fn a_pin_keeps_what_a_lookup_asks_for_beside_a_window_of_one() {
+    let windows = vec![None, Some(Tokens(1))];
+    let mut sim = Simulation::new(Settings { pin_quota: Pages(4), windows, ..small(16) });
+    sim.leave_cached(&[1; 4]);
+    let (_, tokens) = sim.cache.pin(&sim.prompt(0, &[1; 4])).unwrap();
+    assert_eq!(tokens, Tokens(4));
+    sim.cache.evict(Pages(8));
+    assert_eq!(sim.cache.lookup(&sim.prompt(0, &[1, 1, 1, 1, 9])).tokens, Tokens(4));
+}
+
+#[test]
 fn of_a_windowed_group_only_the_last_window_is_pinned() {
     let windows = vec![None, Some(Tokens(6))];
     let mut sim = Simulation::new(Settings { pin_quota: Pages(20), windows, ..small(40) });

@@ -33,6 +33,19 @@ fn cached_pages_keep_their_contents_until_they_are_evicted() {
 }
 
 #[test]
+fn a_copy_planned_for_a_sequence_that_is_freed_is_not_made() {
+    let mut sim = Simulation::zeroing(small(8));
+    sim.leave_cached(&range(0, 8));
+    let (seq, hit) = sim.admit(&[0, 1, 2, 9, 9]);
+    assert_eq!(hit.copied.0, 3);
+    let copy = sim.cache.step().copies()[0];
+    sim.free(seq);
+    assert_eq!(sim.cache.step().copies(), []);
+    sim.run();
+    assert_eq!(sim.read_page(copy.to), [0; 4]);
+}
+
+#[test]
 fn without_zeroing_nothing_is_cleared() {
     let mut sim = Simulation::new(Settings { prefix_cache: false, ..small(2) });
     let first = sim.compute(&range(0, 8));

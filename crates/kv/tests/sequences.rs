@@ -270,6 +270,20 @@ fn pages_of_one_token_work_like_any_other() {
 }
 
 #[test]
+fn a_page_that_the_open_step_is_yet_to_fill_cannot_be_held() {
+    let mut sim = Simulation::new(small(8));
+    let (first, _) = sim.admit(&range(0, 8));
+    sim.schedule(first, 8).unwrap();
+    let (second, hit) = sim.admit(&range(0, 9));
+    assert_eq!(hit.tokens, Tokens(8));
+    for seq in [first, second] {
+        assert!(sim.cache.hold(seq, GroupId(0), Pages(0)).unwrap().is_none());
+    }
+    sim.run();
+    assert!(sim.cache.hold(second, GroupId(0), Pages(0)).unwrap().is_some());
+}
+
+#[test]
 fn a_page_whose_handle_is_held_elsewhere_outlives_its_sequence() {
     let mut sim = Simulation::new(small(2));
     let seq = sim.compute(&range(0, 8));

@@ -60,7 +60,7 @@ impl PrefixIndex {
         self.fit_windows(&mut nodes);
         let end = self.page_size.tokens_in(Pages(nodes.len() as u32)).expect("no longer than the prompt");
         let pages = self.groups(|_| true).flat_map(|group| {
-            let needed = &nodes[self.first_needed(group, end).as_usize()..];
+            let needed = &nodes[self.first_of_hit(group, end).as_usize()..];
             needed.iter().filter_map(move |node| self.page(*node, group))
         });
         (pages.collect(), end)
@@ -73,6 +73,13 @@ impl PrefixIndex {
             // The token at `next` sees `window` positions, its own included.
             Some(window) => self.page_size.page_of((next + Tokens(1)).saturating_sub(window)),
         }
+    }
+
+    /// The first page that must be there for a hit of `len`, whole pages. At least the last one, even where no
+    /// token to come sees it: what is found was once computed.
+    fn first_of_hit(&self, group: GroupId, len: Tokens) -> Pages {
+        let last = self.page_size.full_pages(len).saturating_sub(Pages(1));
+        self.first_needed(group, len).min(last)
     }
 
     /// The nodes of the prompt's first pages, as far as they go and as full groups have every page.
@@ -101,8 +108,7 @@ impl PrefixIndex {
         let end = Pages(nodes.len() as u32);
         let next = self.page_size.tokens_in(end).expect("no longer than the prompt");
         self.groups(|window| window.is_some()).find_map(|group| {
-            // At least the last page, even where no token to come sees it: what is found was once computed.
-            let first = self.first_needed(group, next).min(end.saturating_sub(Pages(1)));
+            let first = self.first_of_hit(group, next);
             (first.0..end.0).rev().map(Pages).find(|p| self.page(nodes[p.as_usize()], group).is_none())
         })
     }

@@ -117,7 +117,7 @@ impl Blocks {
         } else {
             self.manager.extend_sequence(seq, n)
         };
-        assert_eq!(found, expected.clone().map(drop));
+        assert_eq!(found, expected.map(drop));
         if let Ok((len, blocks)) = expected {
             self.expected.insert(seq, (len + u128::from(counted.0), blocks));
         }

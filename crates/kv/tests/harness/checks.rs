@@ -1,11 +1,7 @@
 //! What must be true of a cache whatever happened to it.
 
 use super::manager::{Manager, Progress};
-use octavo_types::{PageId, Pages, Timestamp, Tokens};
-
-/// Whether a pin keeps the last page of a group whose window is one token, which lookups ask for. Until it
-/// does, what is pinned beside such a group may be lost.
-const PINS_COVER_WINDOWS_OF_ONE: bool = false;
+use octavo_types::{PageId, Pages, Timestamp};
 
 impl Manager {
     /// What holds after every operation.
@@ -18,9 +14,7 @@ impl Manager {
             let limit = self.sim.cache.settings().sequence_limit;
             assert!(limit.is_none_or(|limit| sequence.pages() <= limit), "{seq} is over its limit");
         }
-        if PINS_COVER_WINDOWS_OF_ONE || !self.sim.cache.settings().windows.contains(&Some(Tokens(1))) {
-            self.check_pins();
-        }
+        self.check_pins();
         for (page, contents) in self.sim.outside.iter().zip(&self.contents) {
             assert_eq!(self.sim.read_page(page.id()), *contents, "{page:?} changed while it was held");
         }

@@ -9,13 +9,6 @@ use octavo_kv::{
 use octavo_types::{GroupId, PageSize, Pages, SeqId, Timestamp, Tokens};
 use std::collections::BTreeMap;
 
-/// Whether `hold` refuses pages that the open step is yet to fill. Until it does, no program holds one.
-const HOLDS_FILLED_PAGES_ONLY: bool = false;
-
-/// Whether the copies planned for a sequence go when the sequence does. Until they do, one may be made into a
-/// page that was zeroed.
-const DROPS_COPIES_OF_FREED: bool = false;
-
 /// Runs the program that `bytes` are; panics if the cache does anything it should not.
 pub(crate) fn run(bytes: &[u8]) {
     let program = Program::decode(bytes);
@@ -269,12 +262,11 @@ impl Manager {
                 return None;
             }
         };
-        let Progress { computed, scheduled, fresh } = self.progress[&seq];
+        let Progress { computed, scheduled, .. } = self.progress[&seq];
         if scheduled > computed {
             assert_eq!(self.sim.cache.free(seq), Err(ReleaseError::InFlight(seq)));
             return None;
         }
-        self.zeroing &= DROPS_COPIES_OF_FREED || !fresh;
         self.progress.remove(&seq);
         let known = self.sim.known.remove(&seq).expect("known while it runs");
         let prompt = self.sim.cache.preempt(seq).expect("it runs and is not in flight");
@@ -323,9 +315,6 @@ impl Manager {
                 return assert_eq!(refused, Err(nobody));
             }
         };
-        if self.progress[&seq].fresh && !HOLDS_FILLED_PAGES_ONLY {
-            return;
-        }
         let group = GroupId(u16::from(group) % self.sim.cache.settings().windows.len() as u16);
         let handle = self.sim.cache.hold(seq, group, index).expect("a sequence there is");
         let Progress { computed, fresh, .. } = self.progress[&seq];
