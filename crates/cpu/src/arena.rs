@@ -2,8 +2,9 @@ use memmap2::{MmapMut, MmapOptions};
 use octavo_backend::{BackendError, PageLayout};
 use octavo_types::{PageId, Pages};
 
-/// Pages from this size on are worth huge pages of the OS: a page then spoils at most a few of them.
-const HUGE_FROM: usize = 32 << 10;
+/// Arenas from this size on are backed by huge pages of the OS, which are then a small part of them: looking up the
+/// address of every 4 KiB would cost attention a good part of its speed.
+const HUGE_FROM: usize = 64 << 20;
 
 /// The bytes of all pages: one mapping, reserved whole; the OS backs a page when it is first written.
 ///
@@ -30,7 +31,7 @@ impl Arena {
             .map_anon()
             .map_err(|error| out(error.to_string()))?;
         #[cfg(target_os = "linux")]
-        if layout.page_bytes() >= HUGE_FROM {
+        if bytes >= HUGE_FROM {
             // A kernel without huge pages is no error: they only make reading faster.
             let _ = map.advise(memmap2::Advice::HugePage);
         }

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 /// two kernels of a step and shorter than anybody would mind.
 const SPINS: usize = 2000;
 
-/// Low half of the state: workers inside the current job.
-const ACTIVE: u64 = 0xffff_ffff;
+/// Low bits of the state: workers inside the current job.
+const ACTIVE: u64 = OPEN - 1;
 /// Set while workers may enter the current job.
-const OPEN: u64 = 1 << 32;
-/// One job further; the bits from here up count jobs.
-const EPOCH: u64 = 1 << 33;
+const OPEN: u64 = 1 << 16;
+/// One job further; the bits from here up count jobs, for centuries.
+const EPOCH: u64 = 1 << 17;
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 type Payload = Box<dyn Any + Send>;
@@ -68,6 +68,7 @@ impl std::fmt::Debug for Shared {
 impl Pool {
     /// A pool of `threads`, the caller's among them.
     pub fn new(threads: NonZeroUsize) -> Self {
+        assert!((threads.get() as u64) < ACTIVE, "{threads} threads");
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
@@ -99,14 +100,14 @@ impl Pool {
     /// A call from within a task, or while another thread's call runs, does all parts on its own thread.
     pub fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
         let free = if parts > 1 && !self.workers.is_empty() { self.caller.try_lock().ok() } else { None };
-        let Some(_turn) = free else {
+        let Some(turn) = free else {
             return (0..parts).for_each(task);
         };
         self.shared.publish(task, parts);
         self.shared.work(task, parts);
         self.shared.close();
         let payload = lock(&self.shared.panicked).take();
-        drop(_turn);
+        drop(turn);
         if let Some(payload) = payload {
             resume_unwind(payload);
         }

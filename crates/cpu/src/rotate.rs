@@ -19,13 +19,13 @@ pub fn angles(pool: &Pool, spans: &[Span], inv_freq: &[f32], scale: f32, out: &m
     }
     let out = Shared(out.data_mut().as_mut_ptr());
     pool.run(rows.div_ceil(ROWS), &|block| {
-        for row in block * ROWS..((block + 1) * ROWS).min(rows) {
+        for (row, position) in positions.iter().enumerate().skip(block * ROWS).take(ROWS) {
             // SAFETY: this row of `out`, which no other task touches.
             let out = unsafe { std::slice::from_raw_parts_mut(out.at(row * cols), cols) };
             let (cos, sin) = out.split_at_mut(inv_freq.len());
             for ((cos, sin), freq) in cos.iter_mut().zip(sin).zip(inv_freq) {
-                let (s, c) = (positions[row] as f32 * freq).sin_cos();
-                (*cos, *sin) = (c * scale, s * scale);
+                let (s, c) = f64::from(*position as f32 * freq).sin_cos();
+                (*cos, *sin) = ((f64::from(scale) * c) as f32, (f64::from(scale) * s) as f32);
             }
         }
     });

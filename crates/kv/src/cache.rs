@@ -1,14 +1,3 @@
-//! The cache as its user meets it: sequences come, share, grow, fork and go.
-//!
-//! One thread owns a `KvCache` and drives it in steps:
-//!
-//! ```text
-//!   tick(now) → free(done) → admit(prompt) / append(token) → schedule(seq, n) → run step() → complete()
-//!                                                                                        ↘ fail()
-//! ```
-//!
-//! Invariant, in every [`Snapshot`](crate::Snapshot): `used + cached + reserved + free == total`.
-
 use crate::config::{Settings, SettingsError};
 use crate::evict::{Policy, Wanted};
 use crate::hash::{Prompt, TooLong};
@@ -25,7 +14,16 @@ use hashbrown::HashMap;
 use octavo_types::{GroupId, PageId, Pages, SeqId, Timestamp, Tokens};
 use std::sync::Arc;
 
-/// See the [module](self).
+/// The cache as its user meets it: sequences come, share, grow, fork and go.
+///
+/// One thread owns a `KvCache` and drives it in steps:
+///
+/// ```text
+///   tick(now) → free(done) → admit(prompt) / append(token) → schedule(seq, n) → run step() → complete()
+///                                                                                        ↘ fail()
+/// ```
+///
+/// Invariant, in every [`Snapshot`](crate::Snapshot): `used + cached + reserved + free == total`.
 #[derive(Debug)]
 pub struct KvCache {
     pub(crate) settings: Settings,

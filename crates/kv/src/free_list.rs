@@ -48,6 +48,19 @@ impl Links {
         if top == BOTTOM { 0 } else { unpack(self.0[top as usize].load(Ordering::Acquire)).0 }
     }
 
+    /// Fills `out` with the pages from `top` down; returns what lies below them. `None` if the links end before:
+    /// they were being rewritten.
+    fn read_down(&self, mut top: u32, out: &mut [PageId]) -> Option<u32> {
+        for page in out {
+            if top == BOTTOM {
+                return None;
+            }
+            *page = PageId(top);
+            top = self.below(top);
+        }
+        Some(top)
+    }
+
     fn set(&self, page: PageId, depth: u32, below: u32) {
         self.0[page.index()].store(pack(depth, below), Ordering::Release);
     }
@@ -94,32 +107,23 @@ impl Stack {
         }
     }
 
-    /// Takes `n` pages in one step, top first, and appends them to `out`; returns how many are left. When
-    /// fewer are there, takes none and says how many there are.
-    pub(crate) fn pop(&self, links: &Links, n: Pages, out: &mut Vec<PageId>) -> Result<Pages, Pages> {
-        let before = out.len();
-        let mut head = self.head.load(Ordering::Acquire);
+    /// Fills `out` with pages in one step, top first, and says how many are left. When there are fewer, takes none
+    /// and says how many there are.
+    pub(crate) fn pop(&self, links: &Links, out: &mut [PageId]) -> Result<Pages, Pages> {
+        let n = u32::try_from(out.len()).expect("no more pages than a pool has");
         loop {
-            let (_, mut top) = unpack(head);
+            let head = self.head.load(Ordering::Acquire);
+            let (_, top) = unpack(head);
             let depth = links.depth(top);
-            if depth < n.0 {
+            if depth < n {
                 if self.unchanged(head) {
                     return Err(Pages(depth));
                 }
-            } else {
-                for _ in 0..n.0 {
-                    if top == BOTTOM {
-                        break;
-                    }
-                    out.push(PageId(top));
-                    top = links.below(top);
-                }
-                if out.len() - before == n.as_usize() && self.swap(head, top).is_ok() {
-                    return Ok(Pages(depth - n.0));
-                }
-                out.truncate(before);
+            } else if let Some(below) = links.read_down(top, out)
+                && self.swap(head, below).is_ok()
+            {
+                return Ok(Pages(depth - n));
             }
-            head = self.head.load(Ordering::Acquire);
         }
     }
 

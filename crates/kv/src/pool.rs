@@ -53,6 +53,7 @@ struct Meta {
     owner: AtomicU64,
 }
 
+/// In the place of a sequence's id; `mark_held` refuses an owner of that number.
 const NO_OWNER: u64 = u64::MAX;
 
 /// Fixed set of equal pages. Every method may be called from any thread, and none takes a lock.
@@ -133,8 +134,8 @@ impl Pool {
 
     /// Takes `n` pages, all or none.
     pub fn take(self: &Arc<Self>, n: Pages, owner: Option<SeqId>) -> Result<Vec<PageMut>, AllocError> {
-        let mut ids = Vec::with_capacity(n.as_usize().min(self.meta.len()));
-        self.take_ids(n, owner, &mut ids)?;
+        let mut ids = self.room_for(n)?;
+        self.take_ids(owner, &mut ids)?;
         Ok(ids.into_iter().map(|id| PageMut::new(id, Arc::clone(self))).collect())
     }
 
@@ -146,20 +147,19 @@ impl Pool {
         Pages(pages.len() as u32)
     }
 
-    /// As `take`, by id: the caller answers for giving each reference back once.
-    pub(crate) fn take_ids(
-        &self,
-        n: Pages,
-        owner: Option<SeqId>,
-        out: &mut Vec<PageId>,
-    ) -> Result<(), AllocError> {
+    /// A list as long as `n`, to be filled by `take_ids`.
+    pub(crate) fn room_for(&self, n: Pages) -> Result<Vec<PageId>, AllocError> {
         if n > self.total() {
             return Err(AllocError::NeverFits { need: n, total: self.total() });
         }
-        let before = out.len();
-        let left =
-            self.free.pop(&self.links, n, out).map_err(|free| AllocError::OutOfPages { need: n, free })?;
-        for &page in &out[before..] {
+        Ok(vec![PageId(0); n.as_usize()])
+    }
+
+    /// As `take`, by id, as many as `out` holds: the caller answers for giving each reference back once.
+    pub(crate) fn take_ids(&self, owner: Option<SeqId>, out: &mut [PageId]) -> Result<(), AllocError> {
+        let need = Pages(out.len() as u32);
+        let left = self.free.pop(&self.links, out).map_err(|free| AllocError::OutOfPages { need, free })?;
+        for &page in out.iter() {
             self.mark_held(page, owner);
         }
         let held = self.total() - left;
@@ -182,6 +182,7 @@ impl Pool {
     }
 
     fn mark_held(&self, page: PageId, owner: Option<SeqId>) {
+        assert_ne!(owner, Some(SeqId(NO_OWNER)), "this number stands for no owner");
         let meta = &self.meta[page.index()];
         meta.owner.store(owner.map_or(NO_OWNER, |seq| seq.0), Ordering::Relaxed);
         meta.refs.store(1, Ordering::Release);

@@ -9,9 +9,9 @@
 //! schedules in which threads are interrupted more than n times are left out (a thread that ends or waits is no
 //! interruption); "exhaustive" means that none are. `LOOM_MAX_PREEMPTIONS` does not override these.
 //!
-//! In every model a page's contents stand for themselves: each holder touches a cell that belongs to the page,
-//! and loom reports a cell touched by two threads without one happening before the other. So a page that is
-//! handed out twice fails, and so does one that is handed over with orders too weak for its contents to follow.
+//! Where pages change hands, each holder touches a cell that stands for the page's contents, and loom reports a
+//! cell touched by two threads without one happening before the other. So a page that is handed out twice
+//! fails, and so does one that is handed over with orders too weak for its contents to follow.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -135,43 +135,58 @@ mod free_list {
         });
     }
 
-    /// At most 2 preemptions. One thread takes two pages, two threads one each, of three; all give them back.
+    /// At most 2 preemptions. Of three pages one thread takes two and another one, and give them back; the third
+    /// takes one and keeps it.
     #[test]
     fn pages_taken_by_ones_and_twos_on_three_threads_are_all_there_afterwards() {
         model(Some(2), || {
             let (blocks, contents) = blocks(3);
-            let work = |n| {
+            let give_back = |n| {
                 let (blocks, contents) = (Arc::clone(&blocks), Arc::clone(&contents));
-                move || {
+                thread::spawn(move || {
                     if let Ok(pages) = take(&blocks, &contents, n) {
                         blocks.free(&pages).unwrap();
                     }
-                }
+                })
             };
-            let others = [thread::spawn(work(1)), thread::spawn(work(1))];
-            work(2)();
+            let others = [give_back(2), give_back(1)];
+            let kept = take(&blocks, &contents, 1);
             others.into_iter().for_each(|other| other.join().unwrap());
-            assert_eq!(blocks.num_free(), Pages(3));
+            assert_eq!(blocks.num_allocated(), Pages(kept.map_or(0, |kept| kept.len() as u32)));
             blocks.check().unwrap();
         });
     }
 
-    /// At most 4 preemptions. The length is read while the other thread takes a page and gives it back.
+    /// Takes a page and drops it onto the return stack, whose links are the free list's too.
+    fn take_and_drop(pool: &Arc<Pool>) -> thread::JoinHandle<()> {
+        let pool = Arc::clone(pool);
+        thread::spawn(move || drop(pool.take(Pages(1), None).unwrap()))
+    }
+
+    /// Exhaustive. A page moves to the other stack while the free list is measured: its link then says how deep
+    /// it lies there.
     #[test]
     fn the_length_of_a_changing_list_is_one_that_it_had() {
-        model(Some(4), || {
-            let (blocks, _) = blocks(2);
-            let other = thread::spawn({
-                let blocks = Arc::clone(&blocks);
-                move || {
-                    let page = blocks.allocate(Pages(1), None).unwrap();
-                    blocks.free(&page).unwrap();
-                }
-            });
-            let free = blocks.num_free();
-            assert!(free == Pages(1) || free == Pages(2), "{free}");
+        model(None, || {
+            let pool = Pool::new(Pages(3));
+            let other = take_and_drop(&pool);
+            let free = pool.free();
+            assert!(free == Pages(3) || free == Pages(2), "{free}");
             other.join().unwrap();
-            assert_eq!(blocks.num_free(), Pages(2));
+            assert_eq!((pool.free(), pool.returned()), (Pages(2), Pages(1)));
+        });
+    }
+
+    /// At most 4 preemptions. The same while two pages are taken.
+    #[test]
+    fn two_pages_are_taken_from_a_changing_list_that_never_has_fewer() {
+        model(Some(4), || {
+            let pool = Pool::new(Pages(3));
+            let other = take_and_drop(&pool);
+            let two = pool.take(Pages(2), None).unwrap();
+            other.join().unwrap();
+            assert_eq!((pool.free(), pool.returned()), (Pages(0), Pages(1)));
+            drop(two);
         });
     }
 }
@@ -237,6 +252,30 @@ mod freeing_by_id {
             other.join().unwrap();
             assert_eq!(blocks.num_free(), Pages(3));
             blocks.check().unwrap();
+        });
+    }
+
+    /// Exhaustive. Two holders read a page and free it; the next one to get it writes.
+    #[test]
+    fn a_page_is_written_after_all_its_readers_have_read_it() {
+        model(None, || {
+            let blocks = Arc::new(BlockAllocator::new(Pages(1)));
+            let contents = Contents::new(1);
+            let page = blocks.allocate_one(None).unwrap();
+            blocks.add_ref(page).unwrap();
+            let other = thread::spawn({
+                let (blocks, contents) = (Arc::clone(&blocks), Arc::clone(&contents));
+                move || {
+                    contents.read(page);
+                    blocks.free(&[page]).unwrap();
+                }
+            });
+            contents.read(page);
+            blocks.free(&[page]).unwrap();
+            if let Ok(page) = blocks.allocate_one(None) {
+                contents.write(&[page]);
+            }
+            other.join().unwrap();
         });
     }
 }

@@ -5,6 +5,8 @@
 //! one fixed tree; an output sums its positions in order. Positions that the row does not see are never read. None
 //! of this depends on how queries are blocked, so neither do the bits.
 
+#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
+
 use super::element::{Element, F32};
 use super::scratch::Scratch;
 use super::tile::{HeadPages, TILE, TileRows};
@@ -59,34 +61,42 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
     unsafe {
         load_queries::<S>(work, &mut scratch);
         let last = (work.start + work.rows - 1) / TILE;
-        for tile in work.seen(0).start / TILE..=last {
-            let next = (tile + 1).min(last);
+        let first = work.seen(0).start / TILE;
+        let mut next = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
+        for tile in first..=last {
             let at = tile * TILE;
+            let [keys, values] = next;
+            next = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 1).min(last), half));
             let mut ctx = Tile {
-                keys: work.pages.tile(tile, Half::Key),
-                values: work.pages.tile(tile, Half::Value),
-                next_keys: work.pages.tile(next, Half::Key),
-                next_values: work.pages.tile(next, Half::Value),
+                keys,
+                values,
+                next_keys: next[0],
+                next_values: next[1],
                 row_bytes: work.dim * E::BYTES,
                 parameters: [[0.0; TILE]; 4],
             };
             let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
             ctx.load_parameters::<E>(all.clone());
+            if E::SCALED {
+                // Sixteen times four bytes: in one line, or in two.
+                for parameters in next.map(|next| next.parameters) {
+                    S::prefetch(parameters[0]);
+                    S::prefetch(parameters[TILE - 1]);
+                }
+            }
             if staged {
                 stage::<S, E>(&ctx.keys, all.clone(), work.dim, &mut scratch, 0);
                 stage::<S, E>(&ctx.values, all.clone(), work.dim, &mut scratch, 1);
                 ctx.keys.rows = scratch.tile_rows(0);
                 ctx.values.rows = scratch.tile_rows(1);
             }
+            // Rows that all see the whole tile go together, others one by one.
             let whole = |row| slots(&work.seen(row), at) == (0..TILE);
-            if whole(0) && whole(work.rows - 1) {
-                fold::<S, E, P, N>(&ctx, 0..TILE, 0..queries, staged, &mut scratch);
-                continue;
-            }
-            for row in 0..work.rows {
+            let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
+            for row in (0..work.rows).step_by(step) {
                 let slots = slots(&work.seen(row), at);
                 if !slots.is_empty() {
-                    let queries = row * work.heads..(row + 1) * work.heads;
+                    let queries = row * work.heads..(row + step) * work.heads;
                     fold::<S, E, P, N>(&ctx, slots, queries, staged, &mut scratch);
                 }
             }
@@ -197,7 +207,17 @@ unsafe fn fold<S: Simd, E: Element, const P: usize, const N: usize>(
 ) {
     let mut query = queries.start;
     while query < queries.end {
-        let count = (queries.end - query).min(4);
+        let count = match queries.end - query {
+            left if left >= 4 => 4,
+            // Few blocks are worth a kernel of their own; staged tiles have many queries, but for the last rows.
+            left => {
+                if staged {
+                    1
+                } else {
+                    left
+                }
+            }
+        };
         // SAFETY: as the caller promised; staged rows are f32.
         unsafe {
             match (count, staged) {
@@ -206,8 +226,6 @@ unsafe fn fold<S: Simd, E: Element, const P: usize, const N: usize>(
                 (2, false) => fold_block::<S, E, E, 2, P, N>(tile, slots.clone(), query, scratch),
                 (_, false) => fold_block::<S, E, E, 1, P, N>(tile, slots.clone(), query, scratch),
                 (4, true) => fold_block::<S, E, F32, 4, P, N>(tile, slots.clone(), query, scratch),
-                (3, true) => fold_block::<S, E, F32, 3, P, N>(tile, slots.clone(), query, scratch),
-                (2, true) => fold_block::<S, E, F32, 2, P, N>(tile, slots.clone(), query, scratch),
                 (_, true) => fold_block::<S, E, F32, 1, P, N>(tile, slots.clone(), query, scratch),
             }
         }
@@ -228,8 +246,8 @@ unsafe fn fold_block<S: Simd, E: Element, R: Element, const Q: usize, const P: u
     // SAFETY: as the caller promised.
     unsafe {
         scores::<S, R, Q, P>(tile, &slots, scratch, first, ahead, &mut weights);
-        for i in 0..Q {
-            soften::<S, E>(tile, &slots, scratch, first + i, &mut weights[i]);
+        for (i, weights) in weights.iter_mut().enumerate() {
+            soften::<S, E>(tile, &slots, scratch, first + i, weights);
         }
         values::<S, R, Q, N>(tile, &slots, scratch, first, ahead, &weights);
     }

@@ -72,8 +72,8 @@ impl<'a> HeadPages<'a> {
             let rows = page.wrapping_add(rows_at + slot * self.row_bytes);
             let parameters = page.wrapping_add(parameters_at + slot * self.parameter_bytes);
             return TileRows {
-                rows: std::array::from_fn(|i| rows.wrapping_add(i * self.row_bytes)),
-                parameters: std::array::from_fn(|i| parameters.wrapping_add(i * self.parameter_bytes)),
+                rows: spaced(rows, self.row_bytes),
+                parameters: spaced(parameters, self.parameter_bytes),
             };
         }
         let [first, end] = self.held();
@@ -84,4 +84,15 @@ impl<'a> HeadPages<'a> {
                 .map(|(page, slot)| page.wrapping_add(parameters_at + slot * self.parameter_bytes)),
         }
     }
+}
+
+/// `first`, and fifteen more, each `bytes` behind the one before.
+#[inline(always)]
+fn spaced(first: *const u8, bytes: usize) -> [*const u8; TILE] {
+    let (mut at, mut all) = (first, [first; TILE]);
+    for slot in &mut all {
+        *slot = at;
+        at = at.wrapping_add(bytes);
+    }
+    all
 }

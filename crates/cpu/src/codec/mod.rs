@@ -16,7 +16,7 @@ use octavo_types::KvDtype;
 /// - `row`: `[head_dim]`
 /// - `out`: `[head_dim]` elements
 /// - `parameters`: `[dtype.parameter_bytes()]`
-pub fn encode(level: Level, dtype: KvDtype, row: &[f32], out: &mut [u8], parameters: &mut [u8]) {
+pub(crate) fn encode(level: Level, dtype: KvDtype, row: &[f32], out: &mut [u8], parameters: &mut [u8]) {
     assert!(level <= Level::detect(), "{level:?} on a machine without it");
     assert_eq!(out.len(), row.len() * codec::element_bytes(dtype), "bytes of {} elements", row.len());
     assert_eq!(parameters.len() as u64, dtype.parameter_bytes(), "parameter bytes of {dtype:?}");

@@ -21,6 +21,7 @@ pub(crate) use sweep::{Panels, RowTiles, Sweep};
 /// What a kernel multiplies: a tile of rows with some panels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile<'a> {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops follow the slices"))]
     k: usize,
     /// `[k][rows]`
     x: &'a [f32],

@@ -39,6 +39,7 @@ pub(crate) struct Panels<'a> {
     pub(crate) count: usize,
     /// Bytes from the weights in use to those to ask for: until so near the end of the panel that they would lie
     /// beyond it, and after that.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops ask for nothing ahead"))]
     pub(crate) ahead: [usize; 2],
 }
 
@@ -65,12 +66,20 @@ impl Sweep<'_> {
         kernel: &(impl Fn(usize, Panels<'_>, &mut [f32]) + Sync),
     ) {
         let panels = self.matrix.rows().div_ceil(PANEL);
-        let chunk = panels.div_ceil(pool.threads() * 4).next_multiple_of(self.step).min(MOST_PANELS);
+        let chunk = self.panels_at_a_time(panels, pool.threads());
         let target =
             Target { start: out.data_mut().as_mut_ptr(), cols: self.matrix.rows(), rows: out.rows() };
         pool.run(panels.div_ceil(chunk), &|part| {
             self.chunk(part * chunk..panels.min((part + 1) * chunk), &target, kernel);
         });
+    }
+
+    /// Some for each thread several times over, or fewer than a kernel could take at once where there are few.
+    fn panels_at_a_time(&self, panels: usize, threads: usize) -> usize {
+        match panels.div_ceil(threads) {
+            fair if fair < self.step => fair,
+            fair => fair.div_ceil(4).next_multiple_of(self.step).min(MOST_PANELS),
+        }
     }
 
     fn chunk(&self, panels: Range<usize>, target: &Target, kernel: &impl Fn(usize, Panels<'_>, &mut [f32])) {

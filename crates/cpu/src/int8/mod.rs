@@ -63,6 +63,7 @@ fn row_words(k: usize) -> usize {
 enum Path {
     Portable,
     Avx2,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "found on x86-64 alone"))]
     Vnni,
 }
 

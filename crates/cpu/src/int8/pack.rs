@@ -1,5 +1,7 @@
 use super::{GROUP, LINE, groups};
+use crate::Level;
 use crate::gemm::Element;
+use crate::lanes::by_level;
 use half::{bf16, f16};
 use octavo_backend::WeightDtype;
 
@@ -12,7 +14,7 @@ pub(crate) fn panel_bytes(k: usize) -> usize {
 
 /// Quantises up to 32 rows into a panel.
 pub(crate) fn pack_panel(rows: &[&[u8]], dtype: WeightDtype, k: usize, panel: &mut [u8]) {
-    let size = dtype.bytes();
+    let (size, level) = (dtype.bytes(), Level::detect());
     let mut rest = panel;
     for (group, fours) in groups(k).enumerate() {
         let (this, after) = rest.split_at_mut(LINE + fours * LINE);
@@ -24,7 +26,7 @@ pub(crate) fn pack_panel(rows: &[&[u8]], dtype: WeightDtype, k: usize, panel: &m
             for (value, bytes) in values.iter_mut().zip(row[inputs.clone()].chunks_exact(size)) {
                 *value = widen(dtype, bytes);
             }
-            let (scale, quantised) = quantise(&values);
+            let (scale, quantised) = quantise(level, &values);
             scales[column * 4..][..4].copy_from_slice(&scale.to_le_bytes());
             for (weights, four) in weights.chunks_exact_mut(LINE).zip(quantised.as_chunks::<4>().0) {
                 weights[column * 4..][..4].copy_from_slice(&four.map(|q| q.wrapping_add(ZERO as i8) as u8));
@@ -34,13 +36,24 @@ pub(crate) fn pack_panel(rows: &[&[u8]], dtype: WeightDtype, k: usize, panel: &m
     }
 }
 
-/// Scale and quantised weights of one output's group.
-fn quantise(values: &[f32; GROUP]) -> (f32, [i8; GROUP]) {
-    let scale = values.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+by_level! {
+    /// Scale and quantised weights of one output's group.
+    fn quantise(values: &[f32; GROUP]) -> (f32, [i8; GROUP]) = quantise_in_lanes
+}
+
+#[inline(always)]
+fn quantise_in_lanes(values: &[f32; GROUP]) -> (f32, [i8; GROUP]) {
+    // As integers, magnitudes are ordered like the numbers, and NaN is above all.
+    let most = values.iter().fold(0, |most, value| value.abs().to_bits().max(most));
+    let scale = f32::from_bits(most) / 127.0;
     if scale == 0.0 {
         return (0.0, [0; GROUP]);
     }
-    (scale, values.map(|value| (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8))
+    let mut quantised = [0; GROUP];
+    for (q, value) in quantised.iter_mut().zip(values) {
+        *q = (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
+    }
+    (scale, quantised)
 }
 
 fn widen(dtype: WeightDtype, bytes: &[u8]) -> f32 {

@@ -30,13 +30,15 @@ impl BlockAllocator {
 
     /// Takes `n` blocks, all or none, with one reference each. `owner` is kept for finding leaks.
     pub fn allocate(&self, n: Pages, owner: Option<SeqId>) -> Result<Vec<PageId>, AllocError> {
-        let mut pages = Vec::with_capacity(n.min(self.total()).as_usize());
-        self.pool.take_ids(n, owner, &mut pages)?;
+        let mut pages = self.pool.room_for(n)?;
+        self.pool.take_ids(owner, &mut pages)?;
         Ok(pages)
     }
 
     pub fn allocate_one(&self, owner: Option<SeqId>) -> Result<PageId, AllocError> {
-        Ok(self.allocate(Pages(1), owner)?[0])
+        let mut page = [PageId(0)];
+        self.pool.take_ids(owner, &mut page)?;
+        Ok(page[0])
     }
 
     /// Gives one reference to each of `pages` back, or none at all. A block whose last reference it was is free.
@@ -156,6 +158,13 @@ impl BlockAllocator {
     /// nothing can be refused any more: once it is given back, the other holders may free the block, and there
     /// is no way to undo that.
     fn give_back(&self, pages: &[PageId], owner: Option<SeqId>) -> Result<(), FreeError> {
+        if let ([page], None) = (pages, owner) {
+            // Nothing to undo: the one reference is given back or it is not.
+            if self.pool.drop_ref(*page)? == Dropped::Last {
+                self.pool.recycle(pages);
+            }
+            return Ok(());
+        }
         let mut shared = BTreeMap::new();
         for (done, &page) in pages.iter().enumerate() {
             if let Err(error) = self.claim(page, owner, &mut shared) {

@@ -95,11 +95,11 @@ impl PrefixIndex {
         Self {
             page_size,
             windows,
-            nodes: Vec::new(),
+            nodes: Vec::with_capacity(total.as_usize()),
             unused: Vec::new(),
             tokens: Vec::new(),
-            pages: Vec::new(),
-            by_key: HashTable::new(),
+            pages: Vec::with_capacity(total.as_usize()),
+            by_key: HashTable::with_capacity(total.as_usize()),
             home: vec![None; total.as_usize()].into(),
             ghosts: VecDeque::new(),
             ghost_limit,
@@ -304,9 +304,8 @@ impl PrefixIndex {
                 (None, Some(parent)) => self.node_mut(parent).first_child = next_sibling,
                 (None, None) => {}
             }
-            let Self { by_key, nodes, .. } = self;
-            by_key
-                .find_entry(key.short(), |id| nodes[id.index()].key == key)
+            self.by_key
+                .find_entry(key.short(), |other| *other == id)
                 .expect("every node is in the table")
                 .remove();
             self.unused.push(id);

@@ -3,6 +3,7 @@
 //! Any bytes are a program, so a fuzzer wastes none; equal bytes are equal programs, so a failure can be kept
 //! as a file.
 
+mod blocks;
 mod checks;
 mod input;
 pub(crate) mod manager;

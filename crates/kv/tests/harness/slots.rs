@@ -1,5 +1,7 @@
-//! Where tokens live, against arithmetic too wide to overflow: units, slots, page sizes, and page tables.
+//! Where tokens live, against arithmetic too wide to overflow: units, slots, page sizes, page tables and
+//! block tables.
 
+use super::blocks;
 use super::input::Input;
 use octavo_kv::{Claim, KvCache, Prompt, Reuse, Scope, Sequence, Settings, Table};
 use octavo_types::{Bytes, KvDtype, KvSpec, PageId, PageSize, Pages, SlotId, SlotRange, SpecError, Tokens};
@@ -9,13 +11,14 @@ use std::ops::Range;
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     for _ in 0..64 {
-        match input.below(6) {
+        match input.below(7) {
             0 => check_units(input.u32(), input.u32()),
             1 => check_page_size(input.u32(), input.u32()),
             2 => check_slot(input.u32(), input.u32(), input.u32()),
             3 => check_split(input.u64(), input.u32()),
             4 => check_spec(&mut input),
-            _ => check_tables(&mut input),
+            5 => check_tables(&mut input),
+            _ => blocks::check(&mut input),
         }
         if input.is_empty() {
             return;
