@@ -200,7 +200,7 @@ fn flags_that_make_no_sense_are_refused_with_what_to_do() {
             &["--preset", "qwen3-4b", "--layers", "2", "--kv-heads", "1", "--head-dim", "8"],
             "cannot be used with",
         ),
-        (&["--kv-memory", "lots"], "write it like 512MB"),
+        (&["--kv-memory", "lots"], "use KB, MB, GB"),
         (&["--lengths", "5000"], "raise --max-len"),
         (&["--kv-memory", "100"], "give --kv-memory more"),
         (&["--layers", "2", "--kv-heads", "3", "--head-dim", "8", "--q-heads", "4"], "give a multiple"),
