@@ -50,6 +50,10 @@ fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
         // It knows the subject: far from the 6 144 of a model that knows nothing.
         assert!((2.0..600.0).contains(&figure(&report, precision, "perplexity")), "{report}");
     }
+    // The same text, model and windows by Hugging Face transformers in float32.
+    let transformers = 94.949_050_7;
+    let off = figure(&report, "f32", "perplexity") / transformers - 1.0;
+    assert!(off.abs() < 1e-4, "off by {off}: {report}");
     for precision in ["fp8", "int8"] {
         assert!(figure(&report, precision, "perplexity_change_percent").abs() < 2.0, "{report}");
         assert!((0.5..0.55).contains(&figure(&report, precision, "share_of_f16")), "{report}");

@@ -252,7 +252,7 @@ fn shares_table(rows: &[Share]) -> Result<Table> {
             row.head_dim.to_string(),
             format!("{:.0} %", 100.0 * row.claimed),
             format!("{:.0} %", 100.0 * row.data),
-            format!("{:.3} %", 100.0 * row.with_parameters),
+            format!("{} %", 100.0 * row.with_parameters),
         ]);
     }
     let narrow = Preset::Qwen3With06B.geometry().narrowed(SLOT_LEN);

@@ -47,7 +47,7 @@ pub(crate) struct Command {
     #[arg(long, value_enum, default_value = "f16")]
     kv_dtype: Dtype,
     /// Recompute the memory tables of the two plans this cache follows, and say where they are wrong
-    #[arg(long, exclusive = false, conflicts_with_all = ["model", "preset", "layers", "lengths", "max_len", "page_size", "kv_window", "kv_memory", "kv_dtype"])]
+    #[arg(long, conflicts_with_all = ["model", "preset", "layers", "lengths", "max_len", "page_size", "kv_window", "kv_memory", "kv_dtype"])]
     claims: bool,
     /// Write the figures as one JSON object to FILE as well; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
@@ -137,7 +137,8 @@ fn windowed(geometry: &Geometry) -> usize {
 
 fn conditions(plan: &Plan<'_>) -> String {
     let Geometry { name, windows, q_heads, kv_heads, head_dim, made_for } = plan.geometry;
-    let mut text = format!("{name}: {} layers, {kv_heads} KV heads of {head_dim}", windows.len());
+    let heads = if *kv_heads == 1 { "head" } else { "heads" };
+    let mut text = format!("{name}: {} layers, {kv_heads} KV {heads} of {head_dim}", windows.len());
     if let Some(q_heads) = q_heads.filter(|q_heads| q_heads > kv_heads) {
         text += &format!(", shared by {q_heads} query heads ({}x less)", q_heads / kv_heads);
     }
@@ -157,8 +158,15 @@ fn conditions(plan: &Plan<'_>) -> String {
 }
 
 fn by_precision(precisions: &[Precision], geometry: &Geometry) -> Table {
-    let headings =
-        ["precision", "bytes a token", "of them scales", "of f16", "bytes a page", "pages", "longest"];
+    let headings = [
+        "precision",
+        "bytes a token",
+        "of them scales",
+        "of f16",
+        "bytes a page",
+        "pages",
+        "longest sequence",
+    ];
     let mut table = Table::new("Memory by precision", headings);
     for p in precisions {
         let longest = p.longest_sequence.map_or_else(|| "any".into(), grouped);
