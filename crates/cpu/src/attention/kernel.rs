@@ -62,24 +62,27 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
         load_queries::<S>(work, &mut scratch);
         let last = (work.start + work.rows - 1) / TILE;
         let first = work.seen(0).start / TILE;
-        let mut next = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
+        let mut second = [Half::Key, Half::Value].map(|half| work.pages.tile((first + 1).min(last), half));
+        let mut now = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
         for tile in first..=last {
             let at = tile * TILE;
-            let [keys, values] = next;
-            next = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 1).min(last), half));
+            let [keys, values] = now;
+            now = second;
+            second = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 2).min(last), half));
             let mut ctx = Tile {
                 keys,
                 values,
-                next_keys: next[0],
-                next_values: next[1],
+                keys_ahead: second[0],
+                values_ahead: second[1],
                 row_bytes: work.dim * E::BYTES,
-                parameters: [[0.0; TILE]; 4],
+                keys_scaled: [[1.0; TILE], [0.0; TILE]],
+                values_scaled: [[1.0; TILE], [0.0; TILE]],
             };
             let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
-            ctx.load_parameters::<E>(all.clone());
+            ctx.load_parameters::<S, E>(all.clone());
             if E::SCALED {
                 // Sixteen times four bytes: in one line, or in two.
-                for parameters in next.map(|next| next.parameters) {
+                for parameters in second.map(|ahead| ahead.parameters) {
                     S::prefetch(parameters[0]);
                     S::prefetch(parameters[TILE - 1]);
                 }
@@ -108,25 +111,32 @@ pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(wo
 struct Tile {
     keys: TileRows,
     values: TileRows,
-    next_keys: TileRows,
-    next_values: TileRows,
+    /// Two tiles on: what is fetched meanwhile.
+    keys_ahead: TileRows,
+    values_ahead: TileRows,
     row_bytes: usize,
-    /// Of the keys: scale, shift; of the values: scale, shift. 0 outside the slots that are seen.
-    parameters: [[f32; TILE]; 4],
+    /// Scales and shifts; numbers, and scales above 0, outside the slots that are seen too.
+    keys_scaled: [[f32; TILE]; 2],
+    values_scaled: [[f32; TILE]; 2],
 }
 
 impl Tile {
     #[inline(always)]
-    unsafe fn load_parameters<E: Element>(&mut self, slots: Range<usize>) {
+    unsafe fn load_parameters<S: Simd, E: Element>(&mut self, slots: Range<usize>) {
         if E::SCALED {
+            let mut stored = [[E::UNIT; TILE]; 2];
             for slot in slots {
                 // SAFETY: parameters of rows that the table holds.
                 unsafe {
-                    (self.parameters[0][slot], self.parameters[1][slot]) =
-                        E::parameters(self.keys.parameters[slot]);
-                    (self.parameters[2][slot], self.parameters[3][slot]) =
-                        E::parameters(self.values.parameters[slot]);
+                    stored[0][slot] = u32::from_le_bytes(self.keys.parameters[slot].cast::<[u8; 4]>().read());
+                    stored[1][slot] =
+                        u32::from_le_bytes(self.values.parameters[slot].cast::<[u8; 4]>().read());
                 }
+            }
+            // SAFETY: as the caller promised.
+            unsafe {
+                self.keys_scaled = E::parameters::<S>(&stored[0]);
+                self.values_scaled = E::parameters::<S>(&stored[1]);
             }
         }
     }
@@ -247,7 +257,7 @@ unsafe fn fold_block<S: Simd, E: Element, R: Element, const Q: usize, const P: u
     unsafe {
         scores::<S, R, Q, P>(tile, &slots, scratch, first, ahead, &mut weights);
         for (i, weights) in weights.iter_mut().enumerate() {
-            soften::<S, E>(tile, &slots, scratch, first + i, weights);
+            soften::<S, E>(tile, scratch, first + i, weights);
         }
         values::<S, R, Q, N>(tile, &slots, scratch, first, ahead, &weights);
     }
@@ -274,7 +284,7 @@ unsafe fn scores<S: Simd, R: Element, const Q: usize, const P: usize>(
             if ahead {
                 for slot in at {
                     for byte in (0..tile.row_bytes).step_by(LINE) {
-                        S::prefetch(tile.next_keys.rows[slot].wrapping_add(byte));
+                        S::prefetch(tile.keys_ahead.rows[slot].wrapping_add(byte));
                     }
                 }
             }
@@ -313,27 +323,25 @@ unsafe fn scores<S: Simd, R: Element, const Q: usize, const P: usize>(
 #[inline(always)]
 unsafe fn soften<S: Simd, E: Element>(
     tile: &Tile,
-    slots: &Range<usize>,
     scratch: &mut Scratch,
     query: usize,
     weights: &mut [f32; TILE],
 ) {
     // SAFETY: arrays of TILE, a multiple of LANES; scratch has this query.
     unsafe {
-        if E::SHIFTED {
-            for slot in slots.clone() {
-                weights[slot] =
-                    weights[slot] * tile.parameters[0][slot] + scratch.sums[query] * tile.parameters[1][slot];
-            }
-        } else if E::SCALED {
-            for slot in slots.clone() {
-                weights[slot] *= tile.parameters[0][slot];
-            }
-        }
         let p = weights.as_mut_ptr();
-        let mut largest = S::load(p);
-        for i in (S::LANES..TILE).step_by(S::LANES) {
-            largest = S::max(largest, S::load(p.add(i)));
+        let mut largest = S::splat(f32::NEG_INFINITY);
+        for i in (0..TILE).step_by(S::LANES) {
+            let mut score = S::load(p.add(i));
+            if E::SCALED {
+                score = S::mul(score, S::load(tile.keys_scaled[0].as_ptr().add(i)));
+            }
+            if E::SHIFTED {
+                let shift = S::load(tile.keys_scaled[1].as_ptr().add(i));
+                score = S::fma(S::splat(scratch.sums[query]), shift, score);
+            }
+            S::store(p.add(i), score);
+            largest = S::max(largest, score);
         }
         let largest = S::largest(largest);
         if largest > scratch.largest[query] {
@@ -348,10 +356,13 @@ unsafe fn soften<S: Simd, E: Element>(
             let weight = S::exp2(S::sub(S::load(p.add(i)), largest));
             total = S::add(total, weight);
             if E::SHIFTED {
-                shift = S::fma(weight, S::load(tile.parameters[3].as_ptr().add(i)), shift);
+                shift = S::fma(weight, S::load(tile.values_scaled[1].as_ptr().add(i)), shift);
             }
-            let scaled =
-                if E::SCALED { S::mul(weight, S::load(tile.parameters[2].as_ptr().add(i))) } else { weight };
+            let scaled = if E::SCALED {
+                S::mul(weight, S::load(tile.values_scaled[0].as_ptr().add(i)))
+            } else {
+                weight
+            };
             S::store(p.add(i), scaled);
         }
         scratch.total[query] += S::sum(total);
@@ -406,7 +417,7 @@ unsafe fn add_values<S: Simd, R: Element, const Q: usize, const N: usize>(
         for slot in slots.clone() {
             if ahead {
                 for byte in (0..tile.row_bytes).step_by(LINE) {
-                    S::prefetch(tile.next_values.rows[slot].wrapping_add(byte));
+                    S::prefetch(tile.values_ahead.rows[slot].wrapping_add(byte));
                 }
             }
             let row = tile.values.rows[slot];

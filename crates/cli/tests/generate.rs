@@ -1,0 +1,127 @@
+//! `octavo generate`, the real binary with the built-in model.
+
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn octavo(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    command.args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = octavo(&[args, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const ASK: [&str; 5] = ["generate", "--chat", "What does Vec::push do?", "--temperature", "0"];
+
+#[test]
+fn the_built_in_model_answers_with_no_file_and_no_network() {
+    let output = octavo(&ASK);
+    assert!(output.status.success());
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "`Vec::push` appends an element to the back of a collection.\n"
+    );
+}
+
+#[test]
+fn json_has_the_ids_the_text_the_reason_and_the_timings() {
+    let answer = json(&ASK);
+    assert!(answer["text"].as_str().unwrap().starts_with("`Vec::push` appends"));
+    assert_eq!(answer["finish_reason"], "stop");
+    assert!(answer["prompt_token_ids"].as_array().unwrap().len() > 5);
+    assert!(answer["token_ids"].as_array().unwrap().len() > 5);
+    for key in ["load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second"] {
+        assert!(answer["timings"][key].is_f64(), "{key}");
+    }
+    assert_eq!(json(&[&ASK[..], &["-n", "3"]].concat())["finish_reason"], "length");
+}
+
+#[test]
+fn greedy_tokens_are_the_same_paged_and_contiguous_for_every_precision() {
+    let prompt = ["generate", "--chat", "My name is Ada. What is my name?", "--temperature", "0"];
+    for dtype in ["f32", "f16", "bf16", "fp8", "int8"] {
+        let run =
+            |more: &[&str]| json(&[&prompt[..], &["--kv-dtype", dtype], more].concat())["token_ids"].clone();
+        let paged = run(&[]);
+        assert_eq!(paged, run(&["--kv-backend", "contiguous"]), "{dtype}");
+        assert_eq!(paged, run(&["--page-size", "3", "--chunk", "5", "--threads", "1"]), "{dtype}");
+    }
+}
+
+#[test]
+fn what_was_said_earlier_is_recalled_through_the_cache() {
+    let prompt = ["generate", "--chat", "My name is Ada. What is my name?", "--temperature", "0"];
+    for dtype in ["f16", "fp8", "int8"] {
+        let answer = json(&[&prompt[..], &["--kv-dtype", dtype]].concat());
+        assert_eq!(answer["text"], "Your name is Ada.", "{dtype}");
+    }
+}
+
+#[test]
+fn the_prompt_comes_from_a_file_or_from_standard_input() {
+    let file = std::env::temp_dir().join(format!("octavo-prompt-{}", std::process::id()));
+    std::fs::write(&file, "fn main() {").unwrap();
+    let args = ["generate", "--temperature", "0", "-n", "8", "--json", "-"];
+    let from_file = octavo(&[&args[..], &["--prompt-file", file.to_str().unwrap()]].concat());
+    std::fs::remove_file(&file).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"fn main() {").unwrap();
+    let from_stdin = child.wait_with_output().unwrap();
+    let ids = |out: &[u8]| serde_json::from_slice::<Value>(out).unwrap()["token_ids"].clone();
+    assert_eq!(ids(&from_file.stdout), ids(&from_stdin.stdout));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_and_another_gives_another() {
+    let run = |seed| {
+        let args =
+            ["generate", "The standard library", "--temperature", "1.5", "--top-k", "0", "--top-p", "1"];
+        json(&[&args[..], &["-n", "24", "--seed", seed]].concat())["token_ids"].clone()
+    };
+    assert_eq!(run("1"), run("1"));
+    assert_ne!(run("1"), run("2"));
+}
+
+#[test]
+fn a_model_directory_works_like_the_built_in_one() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo");
+    assert_eq!(json(&[&ASK[..], &["--model", dir]].concat())["token_ids"], json(&ASK)["token_ids"]);
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_what_to_do() {
+    let refused = |args: &[&str], part: &str| {
+        let output = octavo(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(part), "{args:?}: {error}");
+        assert!(output.stdout.is_empty());
+    };
+    refused(&["generate", "x", "--model", "/no/such/folder"], "config.json");
+    refused(&["generate", "x", "--page-size", "0"], "--page-size must be at least 1");
+    refused(&["generate", "x", "--kv-memory", "lots"], "lots");
+    refused(&["generate", "x", "--kv-memory", "1KB"], "at least one page");
+    refused(&["generate", "x", "--max-model-len", "9999999"], "4096");
+    refused(&["generate", "x", "--temperature", "-1"], "temperature");
+    refused(&["generate", "x", "--prompt-file", "y"], "cannot be used with");
+    refused(&["generate", "--prompt-file", "/no/such/file"], "/no/such/file");
+    refused(&["generate", ""], "at least one token");
+    let long = "word ".repeat(5000);
+    refused(&["generate", &long], "4096");
+    refused(&["generate", &long, "--max-model-len", "100"], "100");
+}
+
+#[test]
+fn a_pool_too_small_for_the_text_says_so_and_nothing_hangs() {
+    let output = octavo(&["generate", "fn main() {", "--num-pages", "1", "--ignore-eos", "-n", "200"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("1 page"), "{error}");
+}
