@@ -4,7 +4,10 @@ mod bench;
 mod generate;
 mod interrupt;
 mod model_args;
+mod plan;
 mod progress;
+mod quality;
+mod report;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,12 +23,16 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Generate(generate::Command),
+    Plan(plan::Command),
+    Quality(quality::Command),
     Bench(bench::Command),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Generate(command) => generate::run(&command),
+        Command::Plan(command) => plan::run(&command),
+        Command::Quality(command) => quality::run(&command),
         Command::Bench(command) => bench::run(&command),
     };
     match result {

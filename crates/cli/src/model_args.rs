@@ -14,13 +14,28 @@ pub(crate) enum Backend {
     Contiguous,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dtype {
     F32,
     F16,
     Bf16,
     Fp8,
     Int8,
+}
+
+impl Dtype {
+    pub(crate) const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Fp8, Self::Int8];
+
+    /// As the command line has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+        }
+    }
 }
 
 impl From<Dtype> for KvDtype {

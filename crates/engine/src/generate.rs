@@ -85,15 +85,15 @@ pub enum GenerateError {
 
 /// A cache and something that computes.
 pub struct Generator {
-    cache: KvCache,
-    runner: Box<dyn Runner>,
+    pub(crate) cache: KvCache,
+    pub(crate) runner: Box<dyn Runner>,
     /// The most prompt tokens computed in one step.
-    chunk: Tokens,
+    pub(crate) chunk: Tokens,
     /// The most tokens a sequence may have.
-    max_len: Tokens,
+    pub(crate) max_len: Tokens,
     started: Instant,
-    batch: Batch,
-    logits: Logits,
+    pub(crate) batch: Batch,
+    pub(crate) logits: Logits,
 }
 
 /// A request on its way.

@@ -8,6 +8,7 @@ mod batch;
 mod generate;
 mod runner;
 mod sampler;
+mod score;
 
 pub use batch::{Batch, Wanted};
 pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};

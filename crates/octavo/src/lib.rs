@@ -24,6 +24,6 @@ pub use octavo_engine::{
 pub use octavo_kv::{PolicyKind, Snapshot, Stop};
 pub use octavo_model::{GenerationConfig, ModelConfig, Progress};
 pub use octavo_text::{ChatInput, ChatTemplate, Markup, Message, SpecialTokens, TextStream, Tokenizer};
-pub use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, Tokens};
+pub use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, SpecError, Tokens};
 pub use options::{KvBackend, KvMemory, Options};
 pub use source::Source;

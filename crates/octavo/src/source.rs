@@ -26,6 +26,34 @@ pub(crate) struct Parts {
 }
 
 impl Source {
+    /// What people call the model.
+    pub fn name(&self) -> String {
+        match self {
+            Self::BuiltIn => built_in::NAME.into(),
+            Self::Directory(dir) => {
+                dir.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
+            }
+        }
+    }
+
+    /// The model's geometry alone: of a directory, only `config.json` is read.
+    pub fn config(&self) -> Result<ModelConfig, LoadError> {
+        match self {
+            Self::BuiltIn => Ok(ModelConfig::from_json(built_in::CONFIG)?),
+            Self::Directory(dir) if dir.is_dir() => Ok(ModelConfig::from_dir(dir)?),
+            Self::Directory(dir) => Err(LoadError::NoDirectory(dir.clone())),
+        }
+    }
+
+    /// Conversations whose answers stand earlier in them, one JSON object a line with `messages` and `answer`:
+    /// what a cache that loses or blurs something gets wrong. Only the built-in model has its own.
+    pub fn recall(&self) -> Option<&'static str> {
+        match self {
+            Self::BuiltIn => Some(built_in::RECALL),
+            Self::Directory(_) => None,
+        }
+    }
+
     pub(crate) fn open(&self) -> Result<Parts, LoadError> {
         match self {
             Self::BuiltIn => open_built_in(),
@@ -35,9 +63,7 @@ impl Source {
                 }
                 let texts = TokenizerConfig::from_dir(dir)?;
                 Ok(Parts {
-                    name: dir
-                        .file_name()
-                        .map_or_else(|| "model".into(), |name| name.to_string_lossy().into()),
+                    name: self.name(),
                     config: ModelConfig::from_dir(dir)?,
                     generation: GenerationConfig::from_dir(dir)?,
                     tokenizer: Tokenizer::from_dir(dir, &texts)?,

@@ -10,13 +10,12 @@ mod pool_baseline;
 mod pool_work;
 mod prefix;
 mod prefix_work;
-mod report;
 mod trace;
 mod trace_file;
 
+use crate::report::{self, Report, Sink};
 use anyhow::Result;
 use clap::Subcommand;
-use report::{Report, Sink};
 use std::path::PathBuf;
 
 /// Measure parts of the engine, each beside what it is compared with

@@ -1,4 +1,4 @@
-//! What a bench hands over, and the two ways it is written: tables for people, one JSON object for programs.
+//! What a command finds out, and the two ways it is written: tables for people, one JSON object for programs.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -9,39 +9,45 @@ use std::path::Path;
 
 /// Something a figure should reach.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Goal {
+pub(crate) struct Goal {
     goal: String,
     figure: f64,
     met: bool,
 }
 
 impl Goal {
-    pub(super) fn at_least(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
+    pub(crate) fn at_least(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
         Self { goal: goal.into(), figure, met: figure >= limit }
     }
-    pub(super) fn at_most(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
+    pub(crate) fn at_most(limit: f64, figure: f64, goal: impl Into<String>) -> Self {
         Self { goal: goal.into(), figure, met: figure <= limit }
     }
 }
 
 /// Rows under headings, right-aligned but for the first column.
 #[derive(Debug, Clone)]
-pub(super) struct Table {
+pub(crate) struct Table {
     title: String,
     rows: Vec<Vec<String>>,
+    notes: Vec<String>,
 }
 
 impl Table {
-    pub(super) fn new<H: ToString>(title: impl Into<String>, headings: impl IntoIterator<Item = H>) -> Self {
+    pub(crate) fn new<H: ToString>(title: impl Into<String>, headings: impl IntoIterator<Item = H>) -> Self {
         let headings = headings.into_iter().map(|heading| heading.to_string()).collect();
-        Self { title: title.into(), rows: vec![headings] }
+        Self { title: title.into(), rows: vec![headings], notes: Vec::new() }
     }
 
     /// Adds a row of as many cells as there are headings.
-    pub(super) fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub(crate) fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
         assert_eq!(cells.len(), self.rows[0].len(), "cells in a row of {:?}", self.title);
         self.rows.push(cells);
+    }
+
+    /// Adds a line under the rows.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
     }
 
     fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
@@ -53,16 +59,25 @@ impl Table {
             for (column, cell) in row.iter().enumerate().skip(1) {
                 line += &format!("  {cell:>w$}", w = width(column));
             }
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", line.trim_end())?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))
     }
 }
 
-/// The answer of one bench.
+/// Whose answer a report is.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    /// `octavo bench NAME`: its figures hold for one build on one machine.
+    Bench(&'static str),
+    /// `octavo NAME`: its figures are the same everywhere.
+    Command(&'static str),
+}
+
+/// The answer of one command.
 #[derive(Debug)]
-pub(super) struct Report {
-    bench: &'static str,
+pub(crate) struct Report {
+    of: Of,
     question: &'static str,
     /// What the figures hold for: sizes, rounds.
     conditions: String,
@@ -72,8 +87,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// `figures` must serialize to an object; its keys are the report's.
-    pub(super) fn new(
+    /// The answer of a bench. `figures` must serialize to an object; its keys are the report's.
+    pub(crate) fn new(
         bench: &'static str,
         question: &'static str,
         conditions: String,
@@ -81,35 +96,70 @@ impl Report {
         tables: Vec<Table>,
         goals: Vec<Goal>,
     ) -> Result<Self> {
-        match serde_json::to_value(figures).context("cannot write the figures as JSON")? {
-            Value::Object(figures) => Ok(Self { bench, question, conditions, tables, goals, figures }),
-            other => anyhow::bail!("the figures of bench {bench} are no object but {other}"),
-        }
+        let figures = object(figures)?;
+        Ok(Self { of: Of::Bench(bench), question, conditions, tables, goals, figures })
+    }
+
+    /// The answer of a command that is no bench; the same rule for `figures`.
+    pub(crate) fn of_command(
+        command: &'static str,
+        question: &'static str,
+        conditions: String,
+        figures: &impl Serialize,
+        tables: Vec<Table>,
+        goals: Vec<Goal>,
+    ) -> Result<Self> {
+        let figures = object(figures)?;
+        Ok(Self { of: Of::Command(command), question, conditions, tables, goals, figures })
     }
 
     fn to_json(&self) -> Value {
         let mut object = Map::new();
-        object.insert("bench".into(), json!(self.bench));
-        object.insert("build".into(), json!(build()));
-        object.insert("hardware_threads".into(), json!(hardware_threads()));
+        match self.of {
+            Of::Bench(name) => {
+                object.insert("bench".into(), json!(name));
+                object.insert("build".into(), json!(build()));
+                object.insert("hardware_threads".into(), json!(hardware_threads()));
+            }
+            Of::Command(name) => {
+                object.insert("command".into(), json!(name));
+            }
+        }
         object.extend(self.figures.clone());
-        object.insert("goals".into(), json!(self.goals));
-        object.insert("goals_met".into(), json!(self.goals.iter().all(|goal| goal.met)));
+        if !self.goals.is_empty() {
+            object.insert("goals".into(), json!(self.goals));
+            object.insert("goals_met".into(), json!(self.goals.iter().all(|goal| goal.met)));
+        }
         Value::Object(object)
     }
 
     fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
-        writeln!(out, "octavo bench {}: {}", self.bench, self.question)?;
-        writeln!(out, "{}; {} hardware threads, {} build", self.conditions, hardware_threads(), build())?;
+        let (question, conditions) = (self.question, &self.conditions);
+        match self.of {
+            Of::Bench(name) => {
+                writeln!(out, "octavo bench {name}: {question}")?;
+                writeln!(out, "{conditions}; {} hardware threads, {} build", hardware_threads(), build())?;
+            }
+            Of::Command(name) => writeln!(out, "octavo {name}: {question}\n{conditions}")?,
+        }
         for table in &self.tables {
             table.write(out)?;
         }
-        writeln!(out, "\nGoals")?;
+        if !self.goals.is_empty() {
+            writeln!(out, "\nGoals")?;
+        }
         for Goal { goal, figure, met } in &self.goals {
             let met = if *met { "met   " } else { "MISSED" };
             writeln!(out, "  {met}  {goal}: {}", figure_in_words(*figure))?;
         }
         Ok(())
+    }
+}
+
+fn object(figures: &impl Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(figures).context("cannot write the figures as JSON")? {
+        Value::Object(figures) => Ok(figures),
+        other => anyhow::bail!("the figures of a report are no object but {other}"),
     }
 }
 
@@ -129,7 +179,7 @@ fn figure_in_words(figure: f64) -> String {
 
 /// Where a report goes. Opened before the bench runs, so that a wrong path costs no minutes.
 #[derive(Debug)]
-pub(super) enum Sink {
+pub(crate) enum Sink {
     Tables,
     Json,
     TablesAndFile(File, String),
@@ -137,7 +187,7 @@ pub(super) enum Sink {
 
 impl Sink {
     /// `-` stands for standard output, which then carries nothing but the object.
-    pub(super) fn open(json: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(json: Option<&Path>) -> Result<Self> {
         match json {
             None => Ok(Self::Tables),
             Some(path) if path.as_os_str() == "-" => Ok(Self::Json),
@@ -149,7 +199,7 @@ impl Sink {
         }
     }
 
-    pub(super) fn write(self, report: &Report) -> Result<()> {
+    pub(crate) fn write(self, report: &Report) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
         let printed = match &self {
             Self::Json => writeln!(stdout, "{:#}", report.to_json()),
