@@ -24,6 +24,9 @@ impl Cpu {
     pub fn level(&self) -> Level {
         self.level
     }
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
 }
 
 fn norm<'a>(spec: NormSpec<'a, Vec<f32>>) -> Norm<'a> {

@@ -8,52 +8,61 @@ use std::time::{Duration, Instant};
 
 /// Independent sums in flight: more than latency times throughput of any machine so far.
 const CHAINS: usize = 12;
-/// A run takes under a millisecond, so that among many some are not interrupted by other work on the machine.
-const ROUNDS: usize = 200_000;
-/// Bytes read in a run, for the same reason.
-const PIECE: usize = 16 << 20;
+/// Multiply-adds of each chain in a part: some tens of microseconds.
+const ROUNDS: usize = 20_000;
+/// Parts a thread takes one after another, so that one that is interrupted does less of them.
+const PARTS: usize = 16;
+/// Bytes in a part, for the same reason.
 const CHUNK: usize = 1 << 18;
-/// How long runs are repeated.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The most f32 operations a second that all threads reach together, in GFLOP/s: fused multiply-adds on registers,
-/// two operations each, best of many short runs.
-pub fn fma_peak(pool: &Pool) -> f64 {
-    let level = Level::detect();
-    let threads = pool.threads();
-    let seconds = shortest(|_| pool.run(threads, &|_| chain(level, ROUNDS)));
+/// two operations each. It is the mean over at least `patience`: give it the time of what it is compared with, so that
+/// other work on the machine slows both alike.
+pub fn fma_peak(pool: &Pool, patience: Duration) -> f64 {
+    let (level, parts) = (Level::detect(), pool.threads() * PARTS);
+    let seconds = mean(patience, || pool.run(parts, &|_| chain(level, ROUNDS)));
     let lanes = if level == Level::Avx512 { 16 } else { 8 };
-    (threads * ROUNDS * CHAINS * lanes * 2) as f64 / seconds / 1e9
+    (parts * ROUNDS * CHAINS * lanes * 2) as f64 / seconds / 1e9
 }
 
-/// The most bytes a second that all threads read together, in GB/s, walking again and again through `bytes` of memory;
-/// the best piece of 16 MiB counts. `bytes` should be many times the last cache.
-pub fn read_bandwidth(pool: &Pool, bytes: usize) -> f64 {
-    let mut memory = Aligned::zeroed(bytes.max(1).next_multiple_of(PIECE));
-    pool.run_chunks(memory.bytes_mut(), CHUNK, &|_, chunk| chunk.fill(1));
-    let (level, pieces, sum) = (Level::detect(), memory.bytes().as_chunks::<PIECE>().0, AtomicU64::new(0));
-    let seconds = shortest(|run| {
-        let piece = &pieces[run % pieces.len()];
-        pool.run(PIECE / CHUNK, &|i| {
-            sum.fetch_add(mix(level, &piece[i * CHUNK..][..CHUNK]), Ordering::Relaxed);
+/// Memory to be read as fast as it can be. It should have many times the bytes of the last cache.
+#[derive(Debug)]
+pub struct Memory(Aligned);
+
+impl Memory {
+    /// At least `bytes`, all of them written.
+    pub fn new(pool: &Pool, bytes: usize) -> Self {
+        let mut memory = Aligned::zeroed(bytes.max(1).next_multiple_of(CHUNK));
+        pool.run_chunks(memory.bytes_mut(), CHUNK, &|_, chunk| chunk.fill(1));
+        Self(memory)
+    }
+
+    /// The most bytes a second that all threads read together, in GB/s: the mean over at least `patience`, as in
+    /// [`fma_peak`].
+    pub fn read_bandwidth(&self, pool: &Pool, patience: Duration) -> f64 {
+        let (level, chunks, sum) =
+            (Level::detect(), self.0.bytes().as_chunks::<CHUNK>().0, AtomicU64::new(0));
+        let seconds = mean(patience, || {
+            pool.run(chunks.len(), &|i| {
+                sum.fetch_add(mix(level, &chunks[i]), Ordering::Relaxed);
+            });
         });
-    });
-    black_box(sum.into_inner());
-    PIECE as f64 / seconds / 1e9
+        black_box(sum.into_inner());
+        size_of_val(chunks) as f64 / seconds / 1e9
+    }
 }
 
-/// Seconds of the shortest of many runs.
-fn shortest(run: impl Fn(usize)) -> f64 {
-    let (begin, mut best) = (Instant::now(), f64::INFINITY);
-    for i in 0.. {
-        let start = Instant::now();
-        run(i);
-        best = best.min(start.elapsed().as_secs_f64());
-        if begin.elapsed() > PATIENCE {
-            break;
+/// Seconds of a run.
+fn mean(patience: Duration, run: impl Fn()) -> f64 {
+    let begin = Instant::now();
+    for runs in 1.. {
+        run();
+        let took = begin.elapsed();
+        if took >= patience {
+            return took.as_secs_f64() / f64::from(runs);
         }
     }
-    best
+    unreachable!("time passes")
 }
 
 fn chain(level: Level, rounds: usize) {
@@ -146,7 +155,8 @@ mod tests {
     #[test]
     fn ceilings_are_those_of_a_computer() {
         let pool = Pool::new(2.try_into().unwrap());
-        assert!((0.01..1e6).contains(&fma_peak(&pool)));
-        assert!((0.01..1e5).contains(&read_bandwidth(&pool, 40 << 20)));
+        let patience = Duration::from_millis(20);
+        assert!((0.01..1e6).contains(&fma_peak(&pool, patience)));
+        assert!((0.01..1e5).contains(&Memory::new(&pool, 40 << 20).read_bandwidth(&pool, patience)));
     }
 }

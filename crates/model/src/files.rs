@@ -15,6 +15,7 @@ const INDEX: &str = "model.safetensors.index.json";
 pub(crate) enum Source {
     Mapped(Mmap),
     Embedded(&'static [u8]),
+    Owned(Vec<u8>),
 }
 
 impl Source {
@@ -31,6 +32,7 @@ impl Source {
         match self {
             Self::Mapped(map) => map,
             Self::Embedded(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
         }
     }
 

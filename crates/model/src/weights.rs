@@ -80,8 +80,17 @@ impl Weights {
 
     /// Weights within the program itself; `name` stands for the file in errors.
     pub fn embedded(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
+        Self::single(name, Source::Embedded(bytes))
+    }
+
+    /// Weights that were made in memory, laid out as a safetensors file; `name` stands for the file in errors.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, LoadError> {
+        Self::single(name, Source::Owned(bytes))
+    }
+
+    fn single(name: &str, source: Source) -> Result<Self, LoadError> {
         let mut weights = Self { shards: Vec::new(), entries: HashMap::new() };
-        weights.add(name.to_owned(), Source::Embedded(bytes))?;
+        weights.add(name.to_owned(), source)?;
         Ok(weights)
     }
 

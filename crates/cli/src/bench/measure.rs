@@ -1,6 +1,7 @@
 //! What the benches share: clocks, medians, random order, and a line of progress.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 /// Every bench draws its random order from here, so that two runs do the same work.
@@ -31,16 +32,27 @@ impl Samples {
 /// The medians of repeated measurements. They run in turn, so that a busy moment of the machine meets all of
 /// them alike; a first round only warms up.
 pub(super) fn interleave<const N: usize>(rounds: u32, mut measure: [&mut dyn FnMut() -> f64; N]) -> [f64; N] {
+    let medians =
+        in_turn::<_, N, Infallible>(rounds, std::array::from_fn(|i| i), |i: usize| Ok(measure[i]()));
+    medians.unwrap_or_else(|never| match never {})
+}
+
+/// The same for what shares one state: `measure` is told whose turn it is.
+pub(super) fn in_turn<T: Copy, const N: usize, E>(
+    rounds: u32,
+    turns: [T; N],
+    mut measure: impl FnMut(T) -> Result<f64, E>,
+) -> Result<[f64; N], E> {
     let mut samples = [const { Samples(Vec::new()) }; N];
     for round in 0..=rounds {
-        for (measure, samples) in measure.iter_mut().zip(&mut samples) {
-            let figure = measure();
+        for (&turn, samples) in turns.iter().zip(&mut samples) {
+            let figure = measure(turn)?;
             if round > 0 {
                 samples.push(figure);
             }
         }
     }
-    samples.map(|samples| samples.median())
+    Ok(samples.map(|samples| samples.median()))
 }
 
 /// Runs `work` once.

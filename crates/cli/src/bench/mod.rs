@@ -3,13 +3,20 @@
 //! A bench answers one written question. It returns a [`Report`]: tables for people, one object for programs,
 //! and its goals with whether they are met.
 
+mod attention;
 mod belady;
+mod decode;
+mod gemm;
+mod machine;
 mod measure;
 mod pool;
 mod pool_baseline;
 mod pool_work;
+mod prefill;
 mod prefix;
 mod prefix_work;
+mod random_model;
+mod sequences;
 mod trace;
 mod trace_file;
 
@@ -36,6 +43,10 @@ enum Bench {
     Pool(pool::Args),
     Prefix(prefix::Args),
     Trace(trace::Args),
+    Gemm(gemm::Args),
+    Attention(attention::Args),
+    Decode(decode::Args),
+    Prefill(prefill::Args),
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
@@ -44,6 +55,10 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Bench::Pool(args) => pool::run(args)?,
         Bench::Prefix(args) => prefix::run(args)?,
         Bench::Trace(args) => trace::run(args)?,
+        Bench::Gemm(args) => gemm::run(args)?,
+        Bench::Attention(args) => attention::run(args)?,
+        Bench::Decode(args) => decode::run(args)?,
+        Bench::Prefill(args) => prefill::run(args)?,
     };
     sink.write(&report)
 }
