@@ -1,7 +1,7 @@
 //! `octavo bench decode`: one token a step for one sequence or several.
 
 use super::machine::{Machine, MachineArgs, percent};
-use super::measure::{in_turn, progress};
+use super::measure::in_turn;
 use super::random_model::{Geometry, load};
 use super::report::{Goal, Report, Table};
 use super::sequences::{Sequences, Step};
@@ -14,11 +14,12 @@ use serde::Serialize;
 
 /// Does decoding read the weights as fast as memory can be read, and share that reading among sequences?
 ///
-/// Steps of a model of Qwen3-0.6B's geometry with random weights, from tokens to logits: 1 and 16 sequences with
-/// weights in bf16 and in int8, and one 4096 tokens deep; keys and values in f16. They and reading memory run in
-/// turn. Takes 4 GiB of memory. JSON keys: fraction_of_read_bandwidth (1 sequence, bf16), batch_16_over_1 (time,
-/// bf16), int8_over_bf16 (tokens a second, 1 sequence), tokens_per_s, tokens_per_s_batch_16, tokens_per_s_deep,
-/// tokens_per_s_int8 and tokens_per_s_int8_batch_16, read_bandwidth_gb_s, cells.
+/// Steps of a model of Qwen3-0.6B's geometry with random weights, from tokens to logits: 1 and 16 sequences
+/// with weights in bf16 and in int8, and one 4096 tokens deep; keys and values in f16. They run in turn with
+/// reading memory and with multiply-adds in f32. Takes 4 GiB of memory. JSON keys: fraction_of_read_bandwidth
+/// (1 sequence, bf16), batch_16_over_1 (time, bf16), int8_over_bf16 (tokens a second, 1 sequence),
+/// tokens_per_s, tokens_per_s_batch_16, tokens_per_s_deep, tokens_per_s_int8 and tokens_per_s_int8_batch_16,
+/// read_bandwidth_gb_s, fma_peak_gflops, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -81,11 +82,32 @@ struct Cell {
     depth: usize,
     ms: f64,
     tokens_per_s: f64,
-    /// Weights, keys and values that a step must read at least once.
+    /// Of weights, keys and values that a step must read at least once.
     bytes: f64,
     gb_s: f64,
     fraction_of_read_bandwidth: f64,
+    gflops: f64,
+    fraction_of_fma_peak: f64,
 }
+
+/// What the machine can do, in GB/s and GFLOP/s.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Ceilings {
+    read_bandwidth_gb_s: f64,
+    fma_peak_gflops: f64,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy)]
+enum Turn {
+    Read,
+    Fma,
+    /// Index into [`KINDS`].
+    Step(usize),
+}
+
+const TURNS: [Turn; 2 + KINDS.len()] =
+    [Turn::Read, Turn::Fma, Turn::Step(0), Turn::Step(1), Turn::Step(2), Turn::Step(3), Turn::Step(4)];
 
 #[derive(Debug, Serialize)]
 struct Figures {
@@ -97,7 +119,8 @@ struct Figures {
     tokens_per_s_deep: f64,
     tokens_per_s_int8: f64,
     tokens_per_s_int8_batch_16: f64,
-    read_bandwidth_gb_s: f64,
+    #[serde(flatten)]
+    ceilings: Ceilings,
     cells: [Cell; KINDS.len()],
 }
 
@@ -106,19 +129,16 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     let geometry = Geometry::new(args.machine.quick);
     let plan = Plan::new(args.machine.quick);
     let mut work = Work::new(&machine, &geometry, plan)?;
-    let bar = progress(u64::from(machine.rounds) + 1);
-    bar.set_message("decoding");
-    let turns = [None, Some(0), Some(1), Some(2), Some(3), Some(4)];
-    let [bandwidth, seconds @ ..] = in_turn(machine.rounds, turns, |turn: Option<usize>| match turn {
-        None => {
-            bar.inc(1);
-            Ok::<_, anyhow::Error>(machine.read_bandwidth())
-        }
-        Some(kind) => work.sample(&machine, KINDS[kind]),
+    let [read_bandwidth_gb_s, fma_peak_gflops, seconds @ ..] = in_turn(machine.rounds, TURNS, |turn| {
+        Ok::<_, anyhow::Error>(match turn {
+            Turn::Read => machine.read_bandwidth(),
+            Turn::Fma => machine.fma_peak(),
+            Turn::Step(kind) => work.sample(&machine, KINDS[kind])?,
+        })
     })?;
-    bar.finish_and_clear();
-    let cells = std::array::from_fn(|i| work.cell(&geometry, KINDS[i], seconds[i], bandwidth));
-    let figures = Figures::new(cells, bandwidth);
+    let ceilings = Ceilings { read_bandwidth_gb_s, fma_peak_gflops };
+    let cells = std::array::from_fn(|i| work.cell(&geometry, KINDS[i], seconds[i], ceilings));
+    let figures = Figures::new(cells, ceilings);
     let conditions = format!("{} geometry, random weights, {}", geometry.name, machine.conditions());
     let question =
         "does decoding read the weights as fast as memory can be read, and share that among sequences?";
@@ -154,12 +174,13 @@ impl Work {
         self.cache.run(machine, model, &kind.step(self.plan), &mut self.logits)
     }
 
-    fn cell(&self, geometry: &Geometry, kind: Kind, seconds: f64, bandwidth: f64) -> Cell {
+    fn cell(&self, geometry: &Geometry, kind: Kind, seconds: f64, ceilings: Ceilings) -> Cell {
         let layout = self.cache.arena.layout();
         let (depth, batch) = (kind.depth(self.plan), kind.batch);
         let a_token = layout.page_bytes() / layout.page_size;
         let bytes = geometry.bytes_read(self.bf16.config(), kind.weights) + (a_token * depth * batch) as f64;
         let gb_s = bytes / seconds / 1e9;
+        let gflops = 2.0 * self.bf16.config().parameters() as f64 * batch as f64 / seconds / 1e9;
         Cell {
             weights: if kind.weights == WeightFormat::Int8 { "int8" } else { "bf16" },
             batch,
@@ -168,13 +189,15 @@ impl Work {
             tokens_per_s: batch as f64 / seconds,
             bytes,
             gb_s,
-            fraction_of_read_bandwidth: gb_s / bandwidth,
+            fraction_of_read_bandwidth: gb_s / ceilings.read_bandwidth_gb_s,
+            gflops,
+            fraction_of_fma_peak: gflops / ceilings.fma_peak_gflops,
         }
     }
 }
 
 impl Figures {
-    fn new(cells: [Cell; KINDS.len()], read_bandwidth_gb_s: f64) -> Self {
+    fn new(cells: [Cell; KINDS.len()], ceilings: Ceilings) -> Self {
         let [one, batch, deep, int8, int8_batch] = &cells;
         Self {
             fraction_of_read_bandwidth: one.fraction_of_read_bandwidth,
@@ -185,14 +208,18 @@ impl Figures {
             tokens_per_s_deep: deep.tokens_per_s,
             tokens_per_s_int8: int8.tokens_per_s,
             tokens_per_s_int8_batch_16: int8_batch.tokens_per_s,
-            read_bandwidth_gb_s,
+            ceilings,
             cells,
         }
     }
 
     fn tables(&self) -> Vec<Table> {
-        let title = format!("One token a sequence; memory reads {:.1} GB/s", self.read_bandwidth_gb_s);
-        let headings = ["weights", "sequences", "depth", "ms", "tokens/s", "GB/s", "of bandwidth"];
+        let Ceilings { read_bandwidth_gb_s, fma_peak_gflops } = self.ceilings;
+        let title = format!(
+            "One token a sequence; at most {read_bandwidth_gb_s:.1} GB/s and {fma_peak_gflops:.0} GFLOP/s"
+        );
+        let headings =
+            ["weights", "sequences", "depth", "ms", "tokens/s", "GB/s", "of bandwidth", "GFLOP/s", "of peak"];
         let mut table = Table::new(title, headings);
         for cell in &self.cells {
             table.row([
@@ -203,6 +230,8 @@ impl Figures {
                 format!("{:.1}", cell.tokens_per_s),
                 format!("{:.1}", cell.gb_s),
                 percent(cell.fraction_of_read_bandwidth),
+                format!("{:.1}", cell.gflops),
+                percent(cell.fraction_of_fma_peak),
             ]);
         }
         vec![table]
