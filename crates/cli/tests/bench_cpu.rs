@@ -47,7 +47,7 @@ fn the_gemm_bench_has_its_keys_and_every_cell() {
         assert_positive(cell, &fractions);
     }
     let found = cells(&report, ["product", "weights", "rows"]);
-    let mut expected = Vec::new();
+    let mut expected: Vec<[Value; 3]> = Vec::new();
     for product in ["qkv", "o", "gate_up", "down", "head"] {
         for weights in ["bf16", "int8"] {
             expected.extend([1, 16, 64, 512].map(|rows| [product.into(), weights.into(), rows.into()]));
@@ -63,7 +63,7 @@ fn the_attention_bench_has_its_keys_for_every_precision() {
     let codecs = ["f16", "bf16", "int8", "fp8"];
     assert_positive(&report["fraction_of_read_bandwidth"], &codecs);
     assert_positive(&report["tokens_over_f16"], &codecs);
-    assert_eq!(cells(&report, ["codec"]), codecs.map(|codec| [codec.into()]));
+    assert_eq!(cells(&report, ["codec"]), codecs.map(|codec| [Value::from(codec)]));
 }
 
 #[test]
@@ -74,7 +74,8 @@ fn the_decode_bench_has_its_keys_and_every_kind_of_step() {
     let speeds = ["tokens_per_s", "tokens_per_s_batch_16", "tokens_per_s_deep", "tokens_per_s_int8"];
     assert_positive(&report, &speeds);
     let expected = [("bf16", 1, 8), ("bf16", 16, 8), ("bf16", 1, 64), ("int8", 1, 8), ("int8", 16, 8)];
-    let expected = expected.map(|(weights, batch, depth)| [weights.into(), batch.into(), depth.into()]);
+    let expected: [[Value; 3]; 5] =
+        expected.map(|(weights, batch, depth)| [weights.into(), batch.into(), depth.into()]);
     assert_eq!(cells(&report, ["weights", "batch", "depth"]), expected);
 }
 
