@@ -56,10 +56,13 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
         step("build", "the release binary", vec![Cargo::new("build --release --package octavo-cli")]),
         step(
             "smoke",
-            "the release binary starts",
+            "the release binary starts, and the built-in model answers",
             vec![
                 Cargo::new("run --release --quiet --package octavo-cli -- --version"),
                 Cargo::new("run --release --quiet --package octavo-cli -- --help"),
+                Cargo::new(
+                    "run --release --quiet --package octavo-cli -- generate --chat Hello --max-tokens 16",
+                ),
             ],
         ),
     ]
