@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     bar.finish_and_clear();
     let figures = Figures::new(&plan, cells);
     let conditions = format!(
-        "{} MiB of keys and values, context {}, {HEADS:?}, {}",
+        "{} MiB of keys and values, context {}, 4 query heads a KV head, {}",
         plan.bytes >> 20,
         plan.context,
         machine.conditions()
