@@ -71,6 +71,7 @@ fn the_decode_bench_has_its_keys_and_every_kind_of_step() {
     let report = object("decode");
     let ratios = ["fraction_of_read_bandwidth", "batch_16_over_1", "int8_over_bf16", "read_bandwidth_gb_s"];
     assert_positive(&report, &ratios);
+    assert_positive(&report, &["batch_16_over_1_at_ceilings", "fma_peak_gflops"]);
     let speeds = ["tokens_per_s", "tokens_per_s_batch_16", "tokens_per_s_deep", "tokens_per_s_int8"];
     assert_positive(&report, &speeds);
     let expected = [("bf16", 1, 8), ("bf16", 16, 8), ("bf16", 1, 64), ("int8", 1, 8), ("int8", 16, 8)];
