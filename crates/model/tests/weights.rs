@@ -68,6 +68,15 @@ fn weights_within_the_program_need_no_file() {
 }
 
 #[test]
+fn weights_made_in_memory_are_read_there() {
+    let bytes = file(&[("a", "F32", &[1, 2], &floats(&[7.0, 8.0]))]);
+    let weights = Weights::from_bytes("made", bytes.clone()).unwrap();
+    assert_eq!(weights.tensor("a", [1, 2]).unwrap().get(0, 1), 8.0);
+    let error = Weights::from_bytes("made", bytes[..20].to_vec()).unwrap_err().to_string();
+    assert!(error.starts_with("made is not a readable safetensors file"), "{error}");
+}
+
+#[test]
 fn a_sharded_model_is_found_by_its_index() {
     let weights = Weights::open(&model_dir("llama-sharded")).unwrap();
     for name in ["model.embed_tokens.weight", "lm_head.weight"] {
@@ -179,7 +188,7 @@ fn no_damaged_byte_of_a_header_makes_a_panic() {
             let mut bytes = whole.clone();
             bytes[at] = byte;
             // Either is fine; what is read must lie within the file.
-            if let Ok(weights) = Weights::embedded("damaged", bytes.leak()) {
+            if let Ok(weights) = Weights::from_bytes("damaged", bytes) {
                 for name in ["a", "b"] {
                     let _ = weights.tensor(name, [1, 2]);
                 }

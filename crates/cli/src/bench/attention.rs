@@ -15,9 +15,10 @@ use std::convert::Infallible;
 /// Does attention read pages as fast as memory can be read, and as fast as it reads contiguous keys and values?
 ///
 /// One token each of as many sequences as make 1 GiB of keys and values; context 4096, 4 query heads a KV head,
-/// head dimension 128. Pages of 16 tokens in random order, one page a sequence, f16 and reading memory run in
-/// turn, for each precision. Takes 4 GiB of memory. JSON keys: paged_over_contiguous (time, the worst),
-/// fraction_of_read_bandwidth (paged, by precision), tokens_over_f16 (by precision), read_bandwidth_gb_s, cells.
+/// head dimension 128. Pages of 16 tokens in random order, one page a sequence, f16, reading memory, and
+/// multiply-adds in f32 run in turn, for each precision. Takes 4 GiB of memory. JSON keys:
+/// paged_over_contiguous (time, the worst), fraction_of_read_bandwidth (paged, by precision), tokens_over_f16
+/// (by precision), read_bandwidth_gb_s, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -44,6 +45,7 @@ impl Plan {
 #[derive(Clone, Copy)]
 enum Turn {
     Read,
+    Fma,
     F16,
     Contiguous,
     Paged,
@@ -59,6 +61,8 @@ struct Cell {
     gb_s: f64,
     gb_s_contiguous: f64,
     fraction_of_read_bandwidth: f64,
+    gflops: f64,
+    fraction_of_fma_peak: f64,
     paged_over_contiguous: f64,
     tokens_per_s: f64,
     tokens_over_f16: f64,
@@ -88,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     bar.finish_and_clear();
     let figures = Figures::new(&plan, cells);
     let conditions = format!(
-        "{} MiB of keys and values, context {}, {HEADS:?}, {}",
+        "{} MiB of keys and values, context {}, 4 query heads a KV head, {}",
         plan.bytes >> 20,
         plan.context,
         machine.conditions()
@@ -108,17 +112,20 @@ fn measure(
     let whole = PageSize::new(plan.context).expect("a context is not empty");
     let mut contiguous = Work::new(plan, dtype, whole)?;
     let mut paged = Work::new(plan, dtype, PageSize::DEFAULT)?;
-    let turns = [Turn::Read, Turn::F16, Turn::Contiguous, Turn::Paged];
+    let turns = [Turn::Read, Turn::Fma, Turn::F16, Turn::Contiguous, Turn::Paged];
     let measured = in_turn(machine.rounds, turns, |turn| {
         Ok::<_, Infallible>(match turn {
             Turn::Read => machine.read_bandwidth(),
+            Turn::Fma => machine.fma_peak(),
             Turn::F16 => f16.seconds_a_token(machine),
             Turn::Contiguous => contiguous.seconds_a_token(machine),
             Turn::Paged => paged.seconds_a_token(machine),
         })
     });
-    let [read_bandwidth_gb_s, f16, contiguous, seconds] = measured.unwrap_or_else(|never| match never {});
+    let [read_bandwidth_gb_s, peak, f16, contiguous, seconds] =
+        measured.unwrap_or_else(|never| match never {});
     let (bytes, sequences) = (paged.cache.bytes(), paged.cache.tables.len());
+    let gflops = (4 * HEADS.q * HEADS.dim) as f64 * f64::from(plan.context) / seconds / 1e9;
     let gb_s = |seconds: f64| bytes as f64 / sequences as f64 / seconds / 1e9;
     Ok(Cell {
         codec,
@@ -128,6 +135,8 @@ fn measure(
         gb_s: gb_s(seconds),
         gb_s_contiguous: gb_s(contiguous),
         fraction_of_read_bandwidth: gb_s(seconds) / read_bandwidth_gb_s,
+        gflops,
+        fraction_of_fma_peak: gflops / peak,
         paged_over_contiguous: seconds / contiguous,
         tokens_per_s: 1.0 / seconds,
         tokens_over_f16: f16 / seconds,
@@ -182,8 +191,17 @@ impl Figures {
     }
 
     fn tables(&self) -> Vec<Table> {
-        let headings =
-            ["precision", "GB/s", "read GB/s", "of bandwidth", "paged / contiguous", "tokens/s", "over f16"];
+        let headings = [
+            "precision",
+            "GB/s",
+            "read GB/s",
+            "of bandwidth",
+            "GFLOP/s",
+            "of peak",
+            "paged / contiguous",
+            "tokens/s",
+            "over f16",
+        ];
         let mut table = Table::new("Attention of one layer over pages of 16 tokens", headings);
         for cell in &self.cells {
             table.row([
@@ -191,6 +209,8 @@ impl Figures {
                 format!("{:.1}", cell.gb_s),
                 format!("{:.1}", cell.read_bandwidth_gb_s),
                 percent(cell.fraction_of_read_bandwidth),
+                format!("{:.0}", cell.gflops),
+                percent(cell.fraction_of_fma_peak),
                 format!("{:.3}", cell.paged_over_contiguous),
                 format!("{:.0}", cell.tokens_per_s),
                 format!("{:.2}x", cell.tokens_over_f16),

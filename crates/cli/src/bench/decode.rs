@@ -17,9 +17,9 @@ use serde::Serialize;
 /// Steps of a model of Qwen3-0.6B's geometry with random weights, from tokens to logits: 1 and 16 sequences
 /// with weights in bf16 and in int8, and one 4096 tokens deep; keys and values in f16. They run in turn with
 /// reading memory and with multiply-adds in f32. Takes 4 GiB of memory. JSON keys: fraction_of_read_bandwidth
-/// (1 sequence, bf16), batch_16_over_1 (time, bf16), int8_over_bf16 (tokens a second, 1 sequence),
-/// tokens_per_s, tokens_per_s_batch_16, tokens_per_s_deep, tokens_per_s_int8 and tokens_per_s_int8_batch_16,
-/// read_bandwidth_gb_s, fma_peak_gflops, cells.
+/// (1 sequence, bf16), batch_16_over_1 and batch_16_over_1_at_ceilings (time, bf16), int8_over_bf16 (tokens a
+/// second, 1 sequence), tokens_per_s, tokens_per_s_batch_16, tokens_per_s_deep, tokens_per_s_int8 and
+/// tokens_per_s_int8_batch_16, read_bandwidth_gb_s, fma_peak_gflops, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -90,6 +90,13 @@ struct Cell {
     fraction_of_fma_peak: f64,
 }
 
+impl Cell {
+    /// What either ceiling allows.
+    fn least_ms(&self) -> f64 {
+        self.ms * self.fraction_of_read_bandwidth.max(self.fraction_of_fma_peak)
+    }
+}
+
 /// What the machine can do, in GB/s and GFLOP/s.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Ceilings {
@@ -113,6 +120,8 @@ const TURNS: [Turn; 2 + KINDS.len()] =
 struct Figures {
     fraction_of_read_bandwidth: f64,
     batch_16_over_1: f64,
+    /// The same for steps that take no longer than the ceilings make them.
+    batch_16_over_1_at_ceilings: f64,
     int8_over_bf16: f64,
     tokens_per_s: f64,
     tokens_per_s_batch_16: f64,
@@ -202,6 +211,7 @@ impl Figures {
         Self {
             fraction_of_read_bandwidth: one.fraction_of_read_bandwidth,
             batch_16_over_1: batch.ms / one.ms,
+            batch_16_over_1_at_ceilings: batch.least_ms() / one.least_ms(),
             int8_over_bf16: int8.tokens_per_s / one.tokens_per_s,
             tokens_per_s: one.tokens_per_s,
             tokens_per_s_batch_16: batch.tokens_per_s,
@@ -239,9 +249,13 @@ impl Figures {
 
     fn goals(&self) -> Vec<Goal> {
         let read = self.fraction_of_read_bandwidth;
+        let batch = format!(
+            "16 sequences take less than 2.5x the time of one (the ceilings allow {:.2}x)",
+            self.batch_16_over_1_at_ceilings
+        );
         vec![
             Goal::at_least(0.8, read, "one sequence reads at 0.80 or more of the read bandwidth (bf16)"),
-            Goal::at_most(2.5, self.batch_16_over_1, "16 sequences take less than 2.5x the time of one"),
+            Goal::at_most(2.5, self.batch_16_over_1, batch),
             Goal::at_least(
                 1.5,
                 self.int8_over_bf16,

@@ -13,9 +13,10 @@ use std::convert::Infallible;
 /// How near do products come to what the machine can do?
 ///
 /// The products of Qwen3-0.6B, of 1, 16, 64 and 512 rows, with weights in bf16 and in int8, beside the read
-/// bandwidth and the peak of multiply-adds in f32, all run in turn on the same threads. Products go through more
-/// weights than the caches hold. Takes up to 2 GiB of memory. JSON keys: fraction_of_read_bandwidth (a layer, 1
-/// row, bf16), fraction_of_fma_peak (a layer, 512 rows, bf16), read_bandwidth_gb_s, fma_peak_gflops, cells.
+/// bandwidth and the peak of multiply-adds in f32, all run in turn on the same threads. Products go through
+/// more weights than the caches hold. Those in int8 multiply integers, which can be faster than that peak.
+/// Takes up to 2 GiB of memory. JSON keys: fraction_of_read_bandwidth (a layer, 1 row, bf16),
+/// fraction_of_fma_peak (a layer, 512 rows, bf16), read_bandwidth_gb_s, fma_peak_gflops, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

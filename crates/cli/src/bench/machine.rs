@@ -70,7 +70,7 @@ impl Machine {
     /// What the figures hold for.
     pub(super) fn conditions(&self) -> String {
         let Self { cpu, rounds, .. } = self;
-        format!("{:?}, {} threads, medians of {rounds} rounds", cpu.level(), cpu.pool().threads())
+        format!("{:?}, threads: {}, medians of {rounds} rounds", cpu.level(), cpu.pool().threads())
     }
 }
 
