@@ -1,4 +1,4 @@
-use super::queue::Queue;
+use super::queue::Queues;
 use super::{Class, Idle, Policy, Wanted};
 use octavo_types::{PageId, Pages, Timestamp};
 
@@ -14,7 +14,7 @@ use octavo_types::{PageId, Pages, Timestamp};
 /// more than one in 32 of a small pool).
 #[derive(Debug)]
 pub struct Adaptive {
-    queue: Queue,
+    queue: Queues<1>,
     last_use: Box<[Timestamp]>,
     newest_use: Timestamp,
     /// Microseconds, smoothed.
@@ -34,7 +34,7 @@ const SMOOTH_REGRET: f64 = 1.0 / 2048.0;
 impl Adaptive {
     pub fn new(total: Pages) -> Self {
         Self {
-            queue: Queue::new(total),
+            queue: Queues::new(total),
             last_use: vec![Timestamp::default(); total.as_usize()].into(),
             newest_use: Timestamp::default(),
             lifetime: 0.0,
@@ -54,19 +54,19 @@ impl Policy for Adaptive {
         self.newest_use = self.newest_use.max(idle.last_use);
         self.last_use[idle.page.index()] = idle.last_use;
         let rank = Timestamp(idle.last_use.0.saturating_add(self.credit(idle.uses)));
-        self.queue.insert(idle.page, rank);
+        self.queue.insert(0, idle.page, rank);
     }
     fn remove(&mut self, page: PageId) {
         self.queue.remove(page);
     }
     fn victim(&mut self) -> Option<(PageId, Class)> {
-        let page = self.queue.pop()?;
+        let (page, _) = self.queue.pop(0)?;
         let age = self.newest_use.since(self.last_use[page.index()]).as_micros() as f64;
         self.lifetime += SMOOTH_LIFETIME * (age - self.lifetime);
         Some((page, Class::Old))
     }
     fn len(&self) -> Pages {
-        Pages(self.queue.len() as u32)
+        Pages(self.queue.len(0) as u32)
     }
     fn contains(&self, page: PageId) -> bool {
         self.queue.contains(page)
