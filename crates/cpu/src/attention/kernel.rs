@@ -301,6 +301,13 @@ unsafe fn scores<S: Simd, R: Element, const Q: usize, const P: usize>(
                     }
                 }
             }
+            if P == 4 && Q == 4 && slot + P <= slots.end {
+                let sums = std::array::from_fn(|k| sums[k / Q][k % Q]);
+                let out = std::array::from_fn(|n| scores[n].as_mut_ptr().add(slot).cast());
+                S::sum16(sums, out);
+                slot += P;
+                continue;
+            }
             let mut flat = 0;
             while flat < P * Q {
                 let mut four = [S::splat(0.0); 4];

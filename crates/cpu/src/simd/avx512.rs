@@ -101,6 +101,31 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn sum16(x: [__m512; 16], out: [*mut [f32; 4]; 4]) {
+        // SAFETY: instructions, and stores to four arrays of four.
+        unsafe {
+            // Every step adds the same lanes as `sum`, of two vectors at a time: i + 8, i + 4, i + 2, i + 1.
+            let halves: [__m512; 8] = std::array::from_fn(|i| {
+                let (a, b) = (x[2 * i], x[2 * i + 1]);
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+            });
+            let quarters: [__m512; 4] = std::array::from_fn(|i| {
+                let (a, b) = (halves[2 * i], halves[2 * i + 1]);
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+            });
+            let pairs: [__m512; 2] = std::array::from_fn(|i| {
+                let (a, b) = (quarters[2 * i], quarters[2 * i + 1]);
+                _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
+            });
+            let (a, b) = (pairs[0], pairs[1]);
+            let sums = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+            _mm_storeu_ps(out[0].cast(), _mm512_castps512_ps128(sums));
+            _mm_storeu_ps(out[1].cast(), _mm512_extractf32x4_ps::<1>(sums));
+            _mm_storeu_ps(out[2].cast(), _mm512_extractf32x4_ps::<2>(sums));
+            _mm_storeu_ps(out[3].cast(), _mm512_extractf32x4_ps::<3>(sums));
+        }
+    }
+    #[inline(always)]
     unsafe fn largest(x: __m512) -> f32 {
         // SAFETY: instructions only.
         unsafe { _mm512_reduce_max_ps(x) }

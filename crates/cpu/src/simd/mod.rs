@@ -50,6 +50,14 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sum(x: Self::V) -> f32;
     /// [`sum`](Self::sum) of each, with the same bits.
     unsafe fn sum4(x: [Self::V; 4]) -> [f32; 4];
+    /// [`sum`](Self::sum) of each, with the same bits: of `x[4 j + n]` into `out[n][j]`.
+    #[inline(always)]
+    unsafe fn sum16(x: [Self::V; 16], out: [*mut [f32; 4]; 4]) {
+        for (n, out) in out.into_iter().enumerate() {
+            // SAFETY: as the caller promised; four writable f32 each.
+            unsafe { *out = Self::sum4([x[n], x[4 + n], x[8 + n], x[12 + n]]) };
+        }
+    }
     unsafe fn largest(x: Self::V) -> f32;
 
     /// `[LANES]` f16, widened.

@@ -49,6 +49,23 @@ fn check_widening<S: Simd>() {
     }
 }
 
+fn check_sixteen_sums<S: Simd>() {
+    let mut random = Random::new(2);
+    for _ in 0..1000 {
+        let x = random.values(16 * S::LANES, 10.0);
+        let mut sums = [[0.0; 4]; 4];
+        // SAFETY: sixteen vectors of LANES elements, and four arrays of four to write to.
+        unsafe {
+            let load = |i: usize| S::load(x[i * S::LANES..][..S::LANES].as_ptr());
+            let out = sums.each_mut().map(std::ptr::from_mut);
+            S::sum16(std::array::from_fn(load), out);
+            for i in 0..16 {
+                assert_eq!(sums[i % 4][i / 4].to_bits(), S::sum(load(i)).to_bits(), "vector {i}");
+            }
+        }
+    }
+}
+
 fn check_sums<S: Simd>() {
     let mut random = Random::new(1);
     for _ in 0..1000 {
@@ -93,6 +110,11 @@ fn powers_of_two_are_within_two_units_in_the_last_place() {
 #[test]
 fn every_stored_number_widens_to_its_value() {
     at_every_level!(check_widening);
+}
+
+#[test]
+fn sixteen_sums_at_once_have_the_bits_of_one() {
+    at_every_level!(check_sixteen_sums);
 }
 
 #[test]
