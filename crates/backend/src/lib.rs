@@ -3,7 +3,7 @@
 //! A model is written once over [`Backend`]; a device is a value that implements it. Activations are rows of a
 //! ragged batch: the tokens of all sequences in a step, one after another, whatever each of them is doing.
 //!
-//! What every implementation promises (design decision 6): a row's results have the same bits whatever other rows
+//! What every implementation promises: a row's results have the same bits whatever other rows
 //! are in the batch, however the sequence was cut into chunks, and wherever its pages lie. A sum over `k` runs in
 //! one fixed order for each output; attention folds tiles of sixteen positions, aligned to position 0, in order;
 //! keys and values are read as they were stored, those of the current step too.

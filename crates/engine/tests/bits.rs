@@ -1,4 +1,4 @@
-//! Design decision 6 as a matrix: a sequence's logits have the same bits however it is run, for every KV precision and
+//! One promise as a matrix: a sequence's logits have the same bits however it is run, for every KV precision and
 //! weight format, in every architecture.
 
 mod support;
