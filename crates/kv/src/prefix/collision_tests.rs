@@ -46,3 +46,15 @@ fn pages_below_a_forged_one_are_not_shared_either() {
     assert_eq!(compute(&mut cache, forged).1, Tokens(0));
     assert_eq!(cache.lookup(&honest).tokens, Tokens(16));
 }
+
+#[test]
+fn a_page_found_by_its_key_below_another_prefix_is_not_shared() {
+    let mut cache = KvCache::new(Settings::new(Pages(16))).unwrap();
+    let honest = prompt(0..33);
+    compute(&mut cache, honest.clone());
+    // Its own first page, cached under its own key; then the honest second page, tokens and key.
+    compute(&mut cache, prompt(100..117));
+    let forged = prompt((100..116).chain(16..33)).with_forged_key(Pages(1), honest.key(Pages(1)));
+    assert_eq!(cache.lookup(&forged).tokens, Tokens(16));
+    assert_eq!(cache.lookup(&honest).tokens, Tokens(32));
+}
