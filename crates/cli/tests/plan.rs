@@ -1,30 +1,12 @@
 //! The planner as a user runs it: the real binary, and figures that can be checked by hand.
 
+mod support;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use support::Octavo;
 
-fn octavo(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("plan").args(args).output().expect("the binary starts")
-}
-
-fn text(args: &[&str]) -> String {
-    let output = octavo(args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs with `--json -` and parses the whole of standard output.
-fn object(args: &[&str]) -> Value {
-    let text = text(&[args, &["--json", "-"]].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
-}
-
-fn error_of(args: &[&str]) -> String {
-    let output = octavo(args);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
+const PLAN: Octavo = Octavo("plan");
 
 fn precision<'a>(plan: &'a Value, name: &str) -> &'a Value {
     let all = plan["precisions"].as_array().unwrap();
@@ -48,7 +30,7 @@ fn model_of(name: &str) -> PathBuf {
 
 #[test]
 fn llama_3_2_3b_takes_114_688_bytes_a_token_in_bf16() {
-    let plan = object(&["--preset", "llama-3.2-3b"]);
+    let plan = PLAN.object(&["--preset", "llama-3.2-3b"]);
     let bf16 = precision(&plan, "bf16");
     assert_eq!(bf16["bytes_per_token"], 114_688);
     assert_eq!(bf16["bytes_per_page"], 16 * 114_688);
@@ -59,8 +41,8 @@ fn llama_3_2_3b_takes_114_688_bytes_a_token_in_bf16() {
 #[test]
 fn a_preset_plans_the_same_as_the_models_own_config() {
     for name in ["llama-3.2-3b", "qwen3-4b", "qwen3-0.6b", "gemma-3-1b"] {
-        let mut by_name = object(&["--preset", name]);
-        let mut by_file = object(&["--model", model_of(name).to_str().unwrap()]);
+        let mut by_name = PLAN.object(&["--preset", name]);
+        let mut by_file = PLAN.object(&["--model", model_of(name).to_str().unwrap()]);
         for plan in [&mut by_name, &mut by_file] {
             plan.as_object_mut().unwrap().remove("model");
         }
@@ -72,14 +54,14 @@ fn a_preset_plans_the_same_as_the_models_own_config() {
 fn numbers_on_the_command_line_plan_the_same_as_the_model_they_are_of() {
     let numbers = ["--layers", "26", "--kv-heads", "1", "--head-dim", "256", "--q-heads", "4"];
     let window = ["--window", "512", "--global-every", "6", "--max-len", "32768"];
-    let given = object(&[&numbers[..], &window[..]].concat());
-    assert_eq!(given["precisions"], object(&["--preset", "gemma-3-1b"])["precisions"]);
+    let given = PLAN.object(&[&numbers[..], &window[..]].concat());
+    assert_eq!(given["precisions"], PLAN.object(&["--preset", "gemma-3-1b"])["precisions"]);
     assert_eq!((&given["windowed_layers"], &given["layers"]), (&22.into(), &26.into()));
 }
 
 #[test]
 fn without_a_model_the_built_in_one_is_planned_for() {
-    let plan = object(&[]);
+    let plan = PLAN.object(&[]);
     assert_eq!((&plan["model"], &plan["max_len"]), (&"octavo-demo".into(), &4096.into()));
     // 8 layers, keys and values, 2 heads of 64, 2 bytes.
     assert_eq!(precision(&plan, "f16")["bytes_per_token"], 8 * 2 * 2 * 64 * 2);
@@ -87,7 +69,7 @@ fn without_a_model_the_built_in_one_is_planned_for() {
 
 #[test]
 fn eight_bits_take_half_of_sixteen_and_four_bytes_a_vector() {
-    let plan = object(&["--preset", "qwen3-0.6b"]);
+    let plan = PLAN.object(&["--preset", "qwen3-0.6b"]);
     for name in ["fp8", "int8"] {
         let row = precision(&plan, name);
         assert_eq!(row["bytes_per_token"], 2 * 28 * 8 * (128 + 4), "{name}");
@@ -102,8 +84,8 @@ fn pages_hold_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
     let budget = (8u64 * 4096 * 114_688).to_string();
     let args = ["--preset", "llama-3.2-3b", "--max-len", "4096", "--kv-memory", &budget];
     let expected = [[256, 8, 128], [512, 8, 64], [1024, 8, 32], [2048, 8, 16], [4096, 8, 8]];
-    assert_eq!(sequences(&object(&args), "bf16"), expected);
-    let table = text(&[&args[..], &["--kv-dtype", "bf16"]].concat());
+    assert_eq!(sequences(&PLAN.object(&args), "bf16"), expected);
+    let table = PLAN.text(&[&args[..], &["--kv-dtype", "bf16"]].concat());
     for (length, gain) in [("256", "16.0x"), ("512", "8.0x"), ("1 024", "4.0x"), ("4 096", "1.0x")] {
         let found = table.lines().any(|line| line.trim().starts_with(length) && line.ends_with(gain));
         assert!(found, "{length} {gain}: {table}");
@@ -114,14 +96,14 @@ fn pages_hold_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
 fn lengths_that_fill_a_page_in_part_take_it_whole() {
     let budget = (10u64 * 16 * 114_688).to_string();
     let args = ["--preset", "llama-3.2-3b", "--kv-memory", &budget, "--lengths", "16,17,33,160,161"];
-    let paged: Vec<u64> = sequences(&object(&args), "bf16").iter().map(|row| row[2]).collect();
+    let paged: Vec<u64> = sequences(&PLAN.object(&args), "bf16").iter().map(|row| row[2]).collect();
     assert_eq!(paged, [10, 5, 3, 1, 0]);
 }
 
 #[test]
 fn a_window_for_all_layers_makes_memory_constant() {
     let args = ["--preset", "qwen3-0.6b", "--kv-window", "1024", "--max-len", "1000000"];
-    let plan = object(&[&args[..], &["--lengths", "2048,200000,1000000"]].concat());
+    let plan = PLAN.object(&[&args[..], &["--lengths", "2048,200000,1000000"]].concat());
     let rows = precision(&plan, "f16")["sequences"].as_array().unwrap();
     let each: Vec<u64> = rows.iter().map(|row| row["bytes_each"].as_u64().unwrap()).collect();
     assert_eq!(each, [65 * 16 * 114_688; 3]);
@@ -130,7 +112,7 @@ fn a_window_for_all_layers_makes_memory_constant() {
 
 #[test]
 fn the_200_000_token_budget_is_told_in_three_geometries() {
-    let claims = object(&["--claims"]);
+    let claims = PLAN.object(&["--claims"]);
     let rows: Vec<(u64, bool)> = claims["long_context"]
         .as_array()
         .unwrap()
@@ -139,7 +121,7 @@ fn the_200_000_token_budget_is_told_in_three_geometries() {
         .collect();
     assert_eq!(rows, [(4_915_200_000, false), (2_457_600_000, true), (11_468_800_000, false)]);
     assert_eq!(claims["long_context"][1]["bytes_with_scales"], 2_534_400_000u64);
-    let table = text(&["--claims"]);
+    let table = PLAN.text(&["--claims"]);
     for figure in ["4.92 GB", "2.46 GB", "2.53 GB", "11.47 GB"] {
         assert!(table.contains(figure), "{figure}: {table}");
     }
@@ -147,7 +129,7 @@ fn the_200_000_token_budget_is_told_in_three_geometries() {
 
 #[test]
 fn the_claimed_block_sizes_are_recomputed_from_the_real_geometries() {
-    let claims = object(&["--claims"]);
+    let claims = PLAN.object(&["--claims"]);
     let rows = claims["blocks"].as_array().unwrap();
     let sizes: Vec<u64> = rows.iter().map(|row| row["bytes_per_block"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [1_835_008, 2_359_296, 425_984]);
@@ -160,7 +142,7 @@ fn the_claimed_block_sizes_are_recomputed_from_the_real_geometries() {
 
 #[test]
 fn the_claimed_gains_hold_unless_the_batch_is_limited() {
-    let claims = object(&["--claims"]);
+    let claims = PLAN.object(&["--claims"]);
     let rows = claims["capacity"].as_array().unwrap();
     let of = |key: &str| rows.iter().map(|row| row[key].as_f64().unwrap()).collect::<Vec<_>>();
     assert_eq!(of("gain"), [16.0, 8.0, 4.0, 2.0, 1.0]);
@@ -170,7 +152,7 @@ fn the_claimed_gains_hold_unless_the_batch_is_limited() {
 
 #[test]
 fn the_claimed_shares_are_exact_for_the_data_and_near_with_parameters() {
-    let claims = object(&["--claims"]);
+    let claims = PLAN.object(&["--claims"]);
     for row in claims["shares_of_f16"].as_array().unwrap() {
         assert_eq!(row["data"], row["claimed"], "{row}");
         let extra = row["with_parameters"].as_f64().unwrap() - row["claimed"].as_f64().unwrap();
@@ -180,7 +162,7 @@ fn the_claimed_shares_are_exact_for_the_data_and_near_with_parameters() {
 
 #[test]
 fn the_object_has_its_keys() {
-    let plan = object(&[]);
+    let plan = PLAN.object(&[]);
     let keys =
         ["command", "model", "layers", "kv_heads", "head_dim", "page_size", "max_len", "kv_memory_bytes"];
     for key in keys {
@@ -206,24 +188,24 @@ fn flags_that_make_no_sense_are_refused_with_what_to_do() {
         (&["--layers", "2", "--kv-heads", "3", "--head-dim", "8", "--q-heads", "4"], "give a multiple"),
     ];
     for (args, expected) in cases {
-        let error = error_of(args);
+        let error = PLAN.error_of(args);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
 
 #[test]
 fn a_directory_without_a_config_is_refused_by_name() {
-    let error = error_of(&["--model", "no/such/model"]);
+    let error = PLAN.error_of(&["--model", "no/such/model"]);
     assert!(error.starts_with("octavo: no/such/model is not a directory"), "{error}");
     let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan").join("empty");
     std::fs::create_dir_all(&empty).unwrap();
-    assert!(error_of(&["--model", empty.to_str().unwrap()]).contains("config.json"));
+    assert!(PLAN.error_of(&["--model", empty.to_str().unwrap()]).contains("config.json"));
 }
 
 #[test]
 fn json_into_a_file_leaves_the_tables_on_standard_output() {
     let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.json");
-    let table = text(&["--json", json.to_str().unwrap()]);
+    let table = PLAN.text(&["--json", json.to_str().unwrap()]);
     assert!(table.contains("Memory by precision"), "{table}");
     let plan: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(plan["command"], "plan");

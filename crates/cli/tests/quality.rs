@@ -1,29 +1,12 @@
 //! The quality command as a user runs it, on short texts with the built-in model.
 
+mod support;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use support::Octavo;
 
-fn octavo(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("quality").args(args).output().expect("the binary starts")
-}
-
-fn text(args: &[&str]) -> String {
-    let output = octavo(args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn object(args: &[&str]) -> Value {
-    let text = text(&[args, &["--json", "-"]].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
-}
-
-fn error_of(args: &[&str]) -> String {
-    let output = octavo(args);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
+const QUALITY: Octavo = Octavo("quality");
 
 fn row<'a>(report: &'a Value, precision: &str) -> &'a Value {
     let rows = report["rows"].as_array().unwrap();
@@ -44,7 +27,7 @@ fn file(name: &str, contents: &str) -> PathBuf {
 
 #[test]
 fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
-    let report = object(&["--tokens", "600", "--window", "300", "--limit", "0"]);
+    let report = QUALITY.object(&["--tokens", "600", "--window", "300", "--limit", "0"]);
     assert_eq!((&report["tokens"], &report["predicted"]), (&600.into(), &598.into()));
     for precision in ["f32", "f16", "bf16", "fp8", "int8"] {
         // It knows the subject: far from the 6 144 of a model that knows nothing.
@@ -65,7 +48,7 @@ fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
 
 #[test]
 fn f16_is_what_the_others_are_measured_against() {
-    let report = object(&["--tokens", "120", "--limit", "0"]);
+    let report = QUALITY.object(&["--tokens", "120", "--limit", "0"]);
     for key in ["mean_kl", "max_kl", "perplexity_change_percent"] {
         assert_eq!(figure(&report, "f16", key), 0.0, "{key}");
     }
@@ -77,7 +60,7 @@ fn f16_is_what_the_others_are_measured_against() {
 
 #[test]
 fn recall_in_f16_is_that_in_f32_within_a_few_percent() {
-    let report = object(&["--tokens", "32", "--limit", "16", "--precisions", "f32,f16"]);
+    let report = QUALITY.object(&["--tokens", "32", "--limit", "16", "--precisions", "f32,f16"]);
     let [f32, f16] = ["f32", "f16"].map(|precision| figure(&report, precision, "recall"));
     assert!((f32 - f16).abs() <= 1.0 / 16.0, "{report}");
     assert!(f16 > 0.2, "the cache carries what was said before: {report}");
@@ -87,14 +70,14 @@ fn recall_in_f16_is_that_in_f32_within_a_few_percent() {
 #[test]
 fn two_runs_print_the_same_whatever_the_threads() {
     let args = ["--tokens", "100", "--limit", "1", "--precisions", "fp8"];
-    let one = text(&[&args[..], &["--threads", "1"]].concat());
-    assert_eq!(one, text(&[&args[..], &["--threads", "2"]].concat()));
+    let one = QUALITY.text(&[&args[..], &["--threads", "1"]].concat());
+    assert_eq!(one, QUALITY.text(&[&args[..], &["--threads", "2"]].concat()));
     assert!(one.contains("\nGoals\n") && one.contains("precision"), "{one}");
 }
 
 #[test]
 fn only_the_precisions_asked_for_and_f16_are_measured() {
-    let report = object(&["--tokens", "20", "--limit", "0", "--precisions", "int8"]);
+    let report = QUALITY.object(&["--tokens", "20", "--limit", "0", "--precisions", "int8"]);
     let names: Vec<&Value> = report["rows"].as_array().unwrap().iter().map(|row| &row["precision"]).collect();
     assert_eq!(names, ["f16", "int8"]);
 }
@@ -107,7 +90,7 @@ fn a_text_and_conversations_of_ones_own_are_measured() {
     let recall = file("own.jsonl", &format!("{line}\n\n"));
     let args =
         ["--text", text.to_str().unwrap(), "--recall", recall.to_str().unwrap(), "--precisions", "f16"];
-    let report = object(&args);
+    let report = QUALITY.object(&args);
     assert_eq!((&report["conversations"], &row(&report, "f16")["recall"]), (&1.into(), &1.0.into()));
     assert!(figure(&report, "f16", "perplexity") < 100.0, "{report}");
 }
@@ -125,7 +108,7 @@ fn what_cannot_be_measured_is_refused_with_what_to_do() {
         (&["--model", "no/such/model"], "is not a directory"),
     ];
     for (args, expected) in cases {
-        let error = error_of(args);
+        let error = QUALITY.error_of(args);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
