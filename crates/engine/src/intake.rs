@@ -1,0 +1,131 @@
+//! The door: checks requests and bounds how many wait, on any thread.
+
+use crate::request::{Accepted, Request, RequestId, SubmitError};
+use octavo_kv::{Prompt, Settings};
+use octavo_types::Tokens;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What a request must keep to. One an engine, shared by everybody who sends to it.
+#[derive(Debug)]
+pub struct Intake {
+    settings: Settings,
+    max_len: Tokens,
+    max_choices: u32,
+    vocab: usize,
+    max_waiting: usize,
+    waiting: Arc<AtomicUsize>,
+    /// How long a place in the queue was held lately, in microseconds.
+    wait: AtomicU64,
+    closed: AtomicBool,
+    next_id: AtomicU64,
+}
+
+/// A place in the queue, given up when dropped.
+#[derive(Debug)]
+pub struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Intake {
+    pub(crate) fn new(
+        settings: Settings,
+        max_len: Tokens,
+        max_choices: u32,
+        vocab: usize,
+        max_waiting: usize,
+    ) -> Self {
+        Self {
+            settings,
+            max_len,
+            max_choices,
+            vocab,
+            max_waiting,
+            waiting: Arc::default(),
+            wait: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            next_id: AtomicU64::new(0),
+        }
+    }
+
+    /// The most tokens a prompt and what follows it may have.
+    pub fn max_len(&self) -> Tokens {
+        self.max_len
+    }
+    /// Requests that wait for their first step.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Checks and hashes a request, and takes a place in the queue for it.
+    pub fn accept(&self, request: Request) -> Result<Accepted, SubmitError> {
+        self.check(&request)?;
+        let place = self.enter()?;
+        let tokens = request.prompt.clone();
+        let prompt = Prompt::new(tokens, request.scope, self.settings.page_size)?;
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        Ok(Accepted { id, request, prompt, place })
+    }
+
+    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        let len = request.prompt.len();
+        let prompt = Tokens::of_len(len).ok_or(octavo_kv::TooLong(len))?;
+        if prompt == Tokens::ZERO {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        // At least one token is to follow.
+        if prompt >= self.max_len && request.max_tokens > 0 || prompt > self.max_len {
+            return Err(SubmitError::PromptTooLong { prompt, max: self.max_len });
+        }
+        if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= self.vocab) {
+            return Err(SubmitError::NoSuchToken { token, vocab: self.vocab });
+        }
+        let (need, total) = (self.settings.least_pages(prompt), self.settings.total);
+        if need > total {
+            return Err(SubmitError::NeverFits { need, total });
+        }
+        let (choices, best_of, most) = (request.choices, request.best_of, self.max_choices);
+        let asked = choices.max(best_of);
+        if choices == 0 || asked > most {
+            return Err(SubmitError::Choices { asked, most });
+        }
+        if best_of < choices {
+            return Err(SubmitError::BestOf { choices, best_of });
+        }
+        Ok(request.sampling.validate()?)
+    }
+
+    fn enter(&self) -> Result<Place, SubmitError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(SubmitError::ShuttingDown);
+        }
+        let one_more = |waiting: usize| (waiting < self.max_waiting).then_some(waiting + 1);
+        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Place(self.waiting.clone())),
+            Err(waiting) => Err(SubmitError::QueueFull { waiting, retry_after: self.usual_wait() }),
+        }
+    }
+
+    /// Notes how long a request waited, so that those refused know when to come back.
+    pub(crate) fn note_wait(&self, waited: Duration) {
+        let (new, old) = (waited.as_micros() as u64, self.wait.load(Ordering::Relaxed));
+        self.wait.store(old - old / 8 + new / 8, Ordering::Relaxed);
+    }
+
+    fn usual_wait(&self) -> Duration {
+        Duration::from_micros(self.wait.load(Ordering::Relaxed))
+    }
+
+    /// Refuses whatever comes from now on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}

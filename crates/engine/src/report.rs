@@ -1,0 +1,60 @@
+//! What the cache holds, for people who look at it.
+
+use crate::request::RequestId;
+use octavo_kv::Snapshot;
+use octavo_types::{Pages, Timestamp, Tokens};
+
+/// What a page is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    Free,
+    /// Held by nobody, kept for what it contains.
+    Cached,
+    /// Held by one sequence.
+    Used,
+    /// Held by several.
+    Shared,
+    /// Kept by a pin.
+    Pinned,
+}
+
+/// A sequence that runs.
+#[derive(Clone, Debug)]
+pub struct SequenceReport {
+    pub request: RequestId,
+    pub choice: u32,
+    /// Known tokens: prompt and generated.
+    pub tokens: Tokens,
+    pub computed: Tokens,
+    pub pages: Pages,
+}
+
+/// What the requests of one scope hold.
+#[derive(Clone, Debug, Default)]
+pub struct TenantReport {
+    /// Stands for the salt, which is not kept.
+    pub tenant: String,
+    pub sequences: usize,
+    pub tokens: u64,
+    /// Pages in the tables of its sequences; a shared page counts once a sequence.
+    pub pages: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct CacheReport {
+    pub snapshot: Snapshot,
+    /// One a page.
+    pub pages: Vec<PageState>,
+    pub sequences: Vec<SequenceReport>,
+    pub tenants: Vec<TenantReport>,
+    pub waiting: usize,
+    pub last_audit: Option<AuditReport>,
+}
+
+/// What the last check of the cache found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditReport {
+    pub at: Timestamp,
+    /// What is wrong, if anything.
+    pub problem: Option<String>,
+}

@@ -1,0 +1,224 @@
+//! The engine on a thread of its own, and the handle everybody else has.
+
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::intake::Intake;
+use crate::metrics::Metrics;
+use crate::report::{AuditReport, CacheReport};
+use crate::request::{Accepted, Request, RequestId, SubmitError};
+use octavo_kv::{PinError, PinId, Prompt};
+use octavo_types::{Pages, Timestamp, Tokens};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Where a request's events go, on the engine's thread: it must not block.
+pub type Sink = Box<dyn FnMut(Event) + Send>;
+
+enum Command {
+    Submit(Box<Accepted>, Sink),
+    Cancel(RequestId),
+    Report(Sender<CacheReport>),
+    Audit(Sender<AuditReport>),
+    Pin(Prompt, Sender<Result<(PinId, Tokens), PinError>>),
+    Unpin(PinId, Sender<Result<(), PinError>>),
+    DropPrefixes(Sender<Pages>),
+    /// Ends what runs, or cancels it at the deadline; then the thread ends.
+    Stop { deadline: Instant },
+}
+
+/// The engine did not answer in time, or its thread is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    #[error("the engine is in the middle of a step: try again")]
+    Busy,
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// Sends to an engine that runs on its own thread. Clones send to the same.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    intake: Arc<Intake>,
+    metrics: Arc<Metrics>,
+    device: Arc<str>,
+}
+
+/// A request under way; dropping it cancels the request.
+#[derive(Debug)]
+pub struct Ticket {
+    id: RequestId,
+    commands: Sender<Command>,
+}
+
+impl Ticket {
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // An engine that is gone has nothing to cancel.
+        let _ = self.commands.send(Command::Cancel(self.id));
+    }
+}
+
+impl EngineHandle {
+    /// Moves the engine to a thread of its own. The thread ends after [`stop`](Self::stop), or when the last handle
+    /// and ticket are gone.
+    pub fn spawn(engine: Engine) -> (Self, JoinHandle<()>) {
+        let (commands, inbox) = channel();
+        let (intake, metrics) = (engine.intake().clone(), engine.metrics().clone());
+        let device = engine.device().into();
+        let thread = std::thread::Builder::new().name("octavo-engine".into());
+        let thread = thread.spawn(move || Service::new(engine, inbox).run()).expect("a thread can be started");
+        (Self { commands, intake, metrics, device }, thread)
+    }
+
+    /// Checks a request and queues it. `sink` gets its events until the last one; then it is dropped.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
+        let accepted = self.intake.accept(request)?;
+        let id = accepted.id();
+        let submit = Command::Submit(Box::new(accepted), sink);
+        self.commands.send(submit).map_err(|_| SubmitError::ShuttingDown)?;
+        Ok(Ticket { id, commands: self.commands.clone() })
+    }
+
+    pub fn intake(&self) -> &Arc<Intake> {
+        &self.intake
+    }
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn ask<T>(&self, within: Duration, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, NoAnswer> {
+        let (reply, answer) = channel();
+        self.commands.send(command(reply)).map_err(|_| NoAnswer::Stopped)?;
+        answer.recv_timeout(within).map_err(|error| match error {
+            RecvTimeoutError::Timeout => NoAnswer::Busy,
+            RecvTimeoutError::Disconnected => NoAnswer::Stopped,
+        })
+    }
+
+    /// The cache, page by page. Answered between steps.
+    pub fn report(&self, within: Duration) -> Result<CacheReport, NoAnswer> {
+        self.ask(within, Command::Report)
+    }
+    /// Checks that the cache agrees with itself.
+    pub fn audit(&self, within: Duration) -> Result<AuditReport, NoAnswer> {
+        self.ask(within, Command::Audit)
+    }
+    /// Keeps the cached pages of a prompt from eviction; says how many tokens that covers.
+    pub fn pin(&self, prompt: Prompt, within: Duration) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
+        self.ask(within, |reply| Command::Pin(prompt, reply))
+    }
+    pub fn unpin(&self, pin: PinId, within: Duration) -> Result<Result<(), PinError>, NoAnswer> {
+        self.ask(within, |reply| Command::Unpin(pin, reply))
+    }
+    /// Forgets every cached prefix that nobody uses or pinned; says how many pages that freed.
+    pub fn drop_prefixes(&self, within: Duration) -> Result<Pages, NoAnswer> {
+        self.ask(within, Command::DropPrefixes)
+    }
+
+    /// Refuses new requests, lets those under way end, and cancels what is left after `within`.
+    pub fn stop(&self, within: Duration) {
+        self.intake.close();
+        // An engine that is gone has stopped.
+        let _ = self.commands.send(Command::Stop { deadline: Instant::now() + within });
+    }
+}
+
+/// What runs on the thread.
+struct Service {
+    engine: Engine,
+    inbox: Receiver<Command>,
+    sinks: HashMap<RequestId, Sink>,
+    events: Vec<(RequestId, Event)>,
+    started: Instant,
+    stop_by: Option<Instant>,
+}
+
+/// How long an idle engine sleeps before it looks after itself.
+const IDLE: Duration = Duration::from_millis(500);
+
+impl Service {
+    fn new(engine: Engine, inbox: Receiver<Command>) -> Self {
+        let started = Instant::now();
+        Self { engine, inbox, sinks: HashMap::new(), events: Vec::new(), started, stop_by: None }
+    }
+
+    fn run(mut self) {
+        while self.take_commands() {
+            if self.stop_by.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.engine.fail_all(&mut self.events);
+            }
+            let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.engine.step(Timestamp(now), &mut self.events);
+            self.deliver();
+        }
+    }
+
+    /// Whether to go on. Blocks while there is nothing else to do.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            let command = if self.engine.has_work() {
+                match self.inbox.try_recv() {
+                    Ok(command) => command,
+                    Err(_) => return true,
+                }
+            } else if self.stop_by.is_some() {
+                return false;
+            } else {
+                match self.inbox.recv_timeout(IDLE) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.engine.idle();
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
+            };
+            self.obey(command);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        // Whoever asked may have stopped waiting for the answer.
+        match command {
+            Command::Submit(accepted, sink) => {
+                self.sinks.insert(accepted.id(), sink);
+                self.engine.submit(*accepted);
+            }
+            Command::Cancel(id) => {
+                if self.sinks.remove(&id).is_some() {
+                    self.engine.cancel(id);
+                }
+            }
+            Command::Report(reply) => drop(reply.send(self.engine.report())),
+            Command::Audit(reply) => drop(reply.send(self.engine.audit())),
+            Command::Pin(prompt, reply) => drop(reply.send(self.engine.pin(&prompt))),
+            Command::Unpin(pin, reply) => drop(reply.send(self.engine.unpin(pin))),
+            Command::DropPrefixes(reply) => drop(reply.send(self.engine.drop_prefixes())),
+            Command::Stop { deadline } => self.stop_by = Some(deadline),
+        }
+    }
+
+    fn deliver(&mut self) {
+        for (id, event) in self.events.drain(..) {
+            let last = event.is_last();
+            if let Some(sink) = self.sinks.get_mut(&id) {
+                sink(event);
+            }
+            if last {
+                self.sinks.remove(&id);
+            }
+        }
+    }
+}
