@@ -246,7 +246,8 @@ impl Generator {
                 }
             }
             if computed == known {
-                let token = request.sampler.sample(self.logits.row_mut(row), known.0);
+                let sampled = request.sampler.sample(self.logits.row_mut(row), known.0, None);
+                let token = sampled.expect("every token is allowed").token;
                 row += 1;
                 if request.finish.is_none() {
                     request.finish = take_token(request, token, known, self.max_len, watch);

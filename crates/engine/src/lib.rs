@@ -13,4 +13,7 @@ mod score;
 pub use batch::{Batch, Wanted};
 pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};
 pub use runner::{Logits, ModelRunner, Runner};
-pub use sampler::{Sampler, SamplingError, SamplingParams};
+pub use sampler::{
+    MAX_LOGPROBS, NothingAllowed, Sampled, Sampler, SamplingError, SamplingParams, TokenLogprobs, TokenMask,
+    logprobs_of,
+};
