@@ -84,7 +84,7 @@ impl Engine {
         config.validate()?;
         let (len, total) = (config.max_len, settings.total);
         if settings.least_pages(len) > total {
-            let most = longest(&settings, len);
+            let most = settings.longest(len);
             return Err(ConfigError::MaxLen { len, total, most });
         }
         let vocab = runner.vocab();
@@ -219,20 +219,6 @@ impl Engine {
         self.metrics.requests_waiting.set(waiting.len() as u64);
         self.metrics.set_cache(self.cache.snapshot());
     }
-}
-
-/// The longest sequence the pool can hold, up to `most`.
-pub(crate) fn longest(settings: &Settings, most: Tokens) -> Tokens {
-    let (mut fits, mut too_long) = (0, most.0.saturating_add(1));
-    while fits + 1 < too_long {
-        let middle = fits + (too_long - fits) / 2;
-        if settings.least_pages(Tokens(middle)) <= settings.total {
-            fits = middle;
-        } else {
-            too_long = middle;
-        }
-    }
-    Tokens(fits)
 }
 
 impl std::fmt::Debug for Engine {

@@ -73,6 +73,11 @@ impl Group {
         self.open == 0
     }
 
+    /// Choices that were to be returned and have not ended.
+    pub(crate) fn open_choices(&self) -> Vec<u32> {
+        (0..self.choices).filter(|choice| self.scores[*choice as usize] == f64::NEG_INFINITY).collect()
+    }
+
     /// The events of the best choices, numbered anew.
     pub(crate) fn best(&mut self) -> Vec<Event> {
         let mut ranked: Vec<u32> = (0..self.best_of).collect();

@@ -18,7 +18,7 @@ struct Chosen {
 
 struct End {
     reason: FinishReason,
-    matched: Option<String>,
+    matched: Option<usize>,
     /// Whether the token itself is part of the text.
     counts: bool,
 }
@@ -44,7 +44,9 @@ impl Engine {
     }
 
     fn take_result(&mut self, at: usize, events: &mut Events) -> Result<(), Failure> {
-        let Some(span) = self.running[at].span else { return Ok(()) };
+        let Some(span) = self.running[at].span.filter(|_| self.running[at].finished.is_none()) else {
+            return Ok(());
+        };
         let seq = self.running[at].seq;
         let sequence = self.cache.sequence(seq).expect("running");
         let (computed, known) = (sequence.computed(), sequence.prompt().len());
@@ -190,7 +192,7 @@ impl Engine {
         let End { reason, matched, .. } = end;
         running.finished = Some(reason);
         let (id, choice) = (running.task.id(), running.task.choice);
-        let rest = running.task.text.take().map_or(String::new(), |rest| rest.finish(matched.is_some()));
+        let rest = running.task.text.take().map_or(String::new(), |rest| rest.finish());
         let finished = Finished { choice, reason, text: text + &rest, matched };
         self.tell(id, choice, Event::Finished(finished), events);
         let task = &self.running[at].task;

@@ -56,6 +56,10 @@ impl Queue {
         self.tasks.values().map(|waiting| waiting.task.id())
     }
 
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.values().map(|waiting| &waiting.task)
+    }
+
     /// Requests whose time is over. Looks at them only once the first deadline has passed.
     pub(crate) fn late(&mut self, now: Timestamp) -> Vec<RequestId> {
         if self.next_deadline.is_none_or(|next| next > now) {

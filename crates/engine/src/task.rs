@@ -47,6 +47,30 @@ impl Text {
     fn new(tokenizer: &Tokenizer, stops: Option<StopStrings>) -> Self {
         Self { stream: tokenizer.stream(SpecialTokens::Skip), stops }
     }
+
+    /// Text that is final with a token, and which stop string it completes.
+    pub(crate) fn push(&mut self, token: u32) -> (String, Option<usize>) {
+        let text = self.stream.push(token).unwrap_or_default();
+        match &mut self.stops {
+            Some(stops) => {
+                let pushed = stops.push(&text);
+                (pushed.text, pushed.stopped)
+            }
+            None => (text, None),
+        }
+    }
+
+    /// What was held back. Nothing after a stop string.
+    pub(crate) fn finish(self) -> String {
+        let rest = self.stream.finish();
+        match self.stops {
+            Some(mut stops) => {
+                let pushed = stops.push(&rest);
+                pushed.text + &stops.finish()
+            }
+            None => rest,
+        }
+    }
 }
 
 #[derive(Debug)]
