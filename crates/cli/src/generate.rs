@@ -2,7 +2,7 @@
 
 use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
-use octavo::{Event, FinishReason, Flow, Llm, Message, Output, Request, SamplingParams, SpecialTokens};
+use octavo::{Event, FinishReason, Flow, Llm, Message, Output, Outputs, Request, SamplingParams};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -102,10 +102,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     let prompt = command.encode(&llm, &text)?;
     let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let request = Request {
-        prompt: prompt.clone(),
         sampling: command.sampling.over(llm.default_sampling()),
-        max_tokens: command.max_tokens,
         stop_tokens: if command.ignore_eos { Vec::new() } else { llm.stop_tokens() },
+        ..Request::new(prompt.clone(), command.max_tokens)
     };
     let (output, mut timings) = answer(&mut llm, request, quiet)?;
     timings.load = load;
@@ -144,39 +143,40 @@ impl Command {
 /// Runs the request and prints the text as it comes, unless `quiet`.
 fn answer(llm: &mut Llm, request: Request, quiet: bool) -> Result<(Output, Timings)> {
     let interrupted = crate::interrupt::flag()?;
-    let mut stream = llm.tokenizer().stream(SpecialTokens::Skip);
     let bar = crate::progress::bar("reading the prompt");
     let start = Instant::now();
     let mut first = None;
     let mut out = std::io::stdout().lock();
-    let mut watch = |event: Event| {
-        match event {
+    let mut watch = |_: usize, event: &Event| {
+        let text = match event {
             Event::Prefill { done, total, .. } => {
                 bar.set_length(total.0.into());
                 bar.set_position(done.0.into());
                 if done == total {
                     bar.finish_and_clear();
                 }
+                ""
             }
-            Event::Token { token, .. } => {
+            Event::Token(token) => {
                 first.get_or_insert_with(|| start.elapsed());
-                let text = stream.push(token);
-                if let (Some(text), false) = (text, quiet)
-                    && write!(out, "{text}").and_then(|()| out.flush()).is_err()
-                {
-                    return Flow::Cancel; // nobody reads any more
-                }
+                &token.text
             }
-        }
-        if interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
+            Event::Finished(end) => &end.text,
+            Event::PromptLogprobs(_) | Event::Done(_) | Event::Failed(_) => "",
+        };
+        let unread = !quiet && write!(out, "{text}").and_then(|()| out.flush()).is_err();
+        if unread || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
     };
-    let output = llm.generator().generate(vec![request], &mut watch)?.remove(0);
+    let Outputs { mut choices, failure, .. } = llm.engine().generate(vec![request], &mut watch)?.remove(0);
     let prefill = first.unwrap_or_else(|| start.elapsed());
     let decode = start.elapsed() - prefill;
-    if !quiet {
-        let _ = writeln!(out, "{}", stream.finish());
+    if let Some(failure) = failure {
+        return Err(failure.into());
     }
-    Ok((output, Timings { load: Duration::ZERO, prefill, decode }))
+    if !quiet {
+        let _ = writeln!(out);
+    }
+    Ok((choices.remove(0), Timings { load: Duration::ZERO, prefill, decode }))
 }
 
 fn write_json(
@@ -192,11 +192,11 @@ fn write_json(
         "device": llm.device(),
         "prompt_token_ids": prompt,
         "token_ids": output.tokens,
-        "text": llm.tokenizer().decode(&output.tokens, SpecialTokens::Skip)?,
+        "text": output.text,
         "finish_reason": match output.finish {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::Cancelled => "cancelled",
+            Some(FinishReason::Stop) => "stop",
+            Some(FinishReason::Length) => "length",
+            Some(FinishReason::Cancelled) | None => "cancelled",
         },
         "timings": {
             "load_seconds": timings.load.as_secs_f64(),

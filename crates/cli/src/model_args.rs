@@ -90,9 +90,9 @@ pub(crate) struct ModelArgs {
     /// The most tokens a sequence may have [default: what the model was made for]
     #[arg(long, value_name = "TOKENS")]
     max_model_len: Option<u32>,
-    /// The most prompt tokens computed in one step
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    chunk: u32,
+    /// The most prompt tokens computed in one step [default: 512 to 2048, by the memory that is free]
+    #[arg(long, value_name = "TOKENS")]
+    chunk: Option<u32>,
 }
 
 impl ModelArgs {
@@ -121,7 +121,7 @@ impl ModelArgs {
                 (None, None) => KvMemory::Automatic,
             },
             max_len: self.max_model_len.map(Tokens),
-            chunk: Tokens(self.chunk),
+            chunk: self.chunk.map_or(Options::default().chunk, |chunk| (Tokens(chunk), Tokens(chunk))),
             ..Options::default()
         })
     }

@@ -27,6 +27,8 @@ pub struct Batch {
     pages: Vec<PageId>,
     copies: Vec<(PageId, PageId, usize)>,
     wanted: Vec<u32>,
+    /// One a span: which of the wanted rows are its own.
+    logits: Vec<Range<usize>>,
 }
 
 impl Batch {
@@ -36,6 +38,7 @@ impl Batch {
         self.tokens.clear();
         self.spans.clear();
         self.wanted.clear();
+        self.logits.clear();
         let step = cache.step();
         for (index, planned) in step.spans().iter().enumerate() {
             let sequence = cache.sequence(planned.seq).expect("a sequence in a step exists");
@@ -45,11 +48,13 @@ impl Batch {
             let rows = self.tokens.len() - first_row;
             self.spans.push(Span { first_row, rows, start: planned.positions.start.0 });
             let last = (first_row + rows) as u32;
+            let first_wanted = self.wanted.len();
             match wanted(index) {
                 Wanted::Nothing => {}
                 Wanted::Last => self.wanted.push(last - 1),
                 Wanted::All => self.wanted.extend(first_row as u32..last),
             }
+            self.logits.push(first_wanted..self.wanted.len());
         }
         self.copies.clear();
         self.copies.extend(step.copies().iter().map(|copy| (copy.from, copy.to, copy.slots.as_usize())));
@@ -90,6 +95,11 @@ impl Batch {
     /// (from, to, slots), to be copied in this order before anything is stored.
     pub fn copies(&self) -> &[(PageId, PageId, usize)] {
         &self.copies
+    }
+
+    /// Where the logits of a span are among those of all.
+    pub fn logits_of(&self, span: usize) -> Range<usize> {
+        self.logits[span].clone()
     }
 
     /// Rows whose logits are wanted.

@@ -41,8 +41,8 @@ pub struct Finished {
     pub reason: FinishReason,
     /// Text that was held back.
     pub text: String,
-    /// The stop string that ended it.
-    pub matched: Option<String>,
+    /// Which stop string ended it.
+    pub matched: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

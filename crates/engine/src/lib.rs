@@ -1,16 +1,48 @@
-//! The engine: sequences in, tokens out, over any back end.
+//! The engine: many requests at once, over any back end.
 //!
-//! A step is planned by the cache ([`KvCache`](octavo_kv::KvCache)), laid out as a [`Batch`], computed by a
-//! [`Runner`], and its logits become tokens by a [`Sampler`]. [`Generator`] does this for one batch of requests.
+//! An [`Engine`] takes requests that its [`Intake`] accepted and runs them in steps: the cache
+//! ([`KvCache`](octavo_kv::KvCache)) plans one, a [`Batch`] lays it out, a [`Runner`] computes it, a [`Sampler`] makes
+//! tokens of its logits. [`EngineHandle`] moves an engine to a thread of its own.
 #![forbid(unsafe_code)]
 
+mod admit;
 mod batch;
+mod config;
+mod constraint;
+mod engine;
+mod event;
 mod generate;
+mod group;
+mod inspect;
+mod intake;
+mod metrics;
+mod pace;
+mod plan;
+mod post;
+mod queue;
+mod recover;
+mod report;
+mod request;
 mod runner;
 mod sampler;
 mod score;
+mod task;
+mod thread;
 
 pub use batch::{Batch, Wanted};
-pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};
+pub use config::{Batching, ConfigError, EngineConfig};
+pub use constraint::Constraint;
+pub use engine::{Engine, Events, StepTimes};
+pub use event::{Event, Failure, FinishReason, Finished, NewToken, Usage};
+pub use generate::{Flow, Output, Outputs};
+pub use intake::{Intake, Place};
+pub use metrics::{Counter, Finishes, Gauge, Histogram, Metrics};
+pub use report::{AuditReport, CacheReport, PageState, SequenceReport, TenantReport};
+pub use request::{Accepted, Request, RequestId, SubmitError};
 pub use runner::{Logits, ModelRunner, Runner};
-pub use sampler::{Sampler, SamplingError, SamplingParams};
+pub use sampler::{
+    MAX_LOGPROBS, NothingAllowed, Sampled, Sampler, SamplingError, SamplingParams, TokenLogprobs, TokenMask,
+    logprobs_of,
+};
+pub use score::ScoreError;
+pub use thread::{EngineHandle, NoAnswer, Sink, Ticket};

@@ -19,6 +19,16 @@ impl Logits {
     pub fn row(&self, row: usize) -> &[f32] {
         &self.data[row * self.vocab..][..self.vocab]
     }
+    /// No rows yet, of a vocabulary this large.
+    pub fn clear(&mut self, vocab: usize) {
+        self.data.clear();
+        self.vocab = vocab;
+    }
+    /// Adds a row.
+    pub fn push(&mut self, row: &[f32]) {
+        assert_eq!(row.len(), self.vocab, "one logit a token");
+        self.data.extend_from_slice(row);
+    }
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.data[row * self.vocab..][..self.vocab]
     }
@@ -28,6 +38,8 @@ pub trait Runner: Send {
     /// Carries out the batch's copies, then computes it, and leaves the wanted logits in `logits`.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError>;
     fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError>;
+    /// How many tokens the model knows.
+    fn vocab(&self) -> usize;
     /// What runs it, for people.
     fn device(&self) -> String;
 }
@@ -55,9 +67,11 @@ impl<B: Backend> std::fmt::Debug for ModelRunner<B> {
 
 impl<B: Backend> Runner for ModelRunner<B> {
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
-        logits.vocab = self.model.config().vocab();
-        logits.data.clear();
+        logits.clear(self.model.config().vocab());
         self.backend.copy_pages(&mut self.arena, batch.copies())?;
+        if batch.rows().tokens.is_empty() {
+            return Ok(());
+        }
         let tables = batch.tables();
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
         let out =
@@ -70,6 +84,10 @@ impl<B: Backend> Runner for ModelRunner<B> {
 
     fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError> {
         self.backend.zero_pages(&mut self.arena, pages)
+    }
+
+    fn vocab(&self) -> usize {
+        self.model.config().vocab()
     }
 
     fn device(&self) -> String {

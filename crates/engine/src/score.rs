@@ -1,26 +1,39 @@
 //! Logits of a text itself: what the model expected at every position, rather than what it would say next.
 
 use crate::batch::Wanted;
-use crate::generate::{GenerateError, Generator};
-use octavo_kv::{Claim, Prompt, Reuse, Scope, TooLong};
+use crate::engine::Engine;
+use crate::request::{Request, SubmitError};
+use octavo_backend::BackendError;
+use octavo_kv::{AdmitError, Claim, Reuse, ScheduleError};
 use octavo_types::{SeqId, Tokens};
 
-impl Generator {
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreError {
+    #[error("requests are under way: score when they have ended")]
+    Busy,
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    #[error(transparent)]
+    Admit(#[from] AdmitError),
+    #[error("the text does not fit the KV cache: {0}; give it more memory")]
+    Schedule(#[from] ScheduleError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl Engine {
     /// Runs `tokens` through the model, chunk by chunk, and hands over each position with the logits of the token
     /// that follows it. Everything is computed, whatever is cached; nothing stays held.
     pub fn score(
         &mut self,
         tokens: Vec<u32>,
         each: &mut dyn FnMut(Tokens, &[f32]),
-    ) -> Result<(), GenerateError> {
-        let len = Tokens::of_len(tokens.len()).ok_or(TooLong(tokens.len()))?;
-        if len == Tokens::ZERO {
-            return Err(GenerateError::EmptyPrompt);
+    ) -> Result<(), ScoreError> {
+        if self.has_work() {
+            return Err(ScoreError::Busy);
         }
-        if len > self.max_len {
-            return Err(GenerateError::PromptTooLong { prompt: len, max: self.max_len });
-        }
-        let prompt = Prompt::new(tokens, Scope::default(), self.cache.settings().page_size)?;
+        let prompt = self.intake.accept(Request::new(tokens, 0))?.prompt;
+        let len = prompt.len();
         let (seq, _) = self.cache.admit(prompt, Reuse::Nothing)?;
         let result = self.score_chunks(seq, len, each);
         if result.is_err() {
@@ -35,10 +48,10 @@ impl Generator {
         seq: SeqId,
         len: Tokens,
         each: &mut dyn FnMut(Tokens, &[f32]),
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), ScoreError> {
         let mut at = Tokens::ZERO;
         while at < len {
-            let n = self.chunk.min(len - at);
+            let n = self.config.chunk.0.min(len - at);
             self.cache.schedule(seq, n, Claim::Running)?;
             self.batch.fill(&self.cache, |_| Wanted::All);
             self.runner.step(&self.batch, &mut self.logits)?;

@@ -90,6 +90,20 @@ impl Settings {
         Pages(u32::try_from(pages.sum::<u64>()).unwrap_or(u32::MAX))
     }
 
+    /// The longest sequence that can be computed, up to `most`.
+    pub fn longest(&self, most: Tokens) -> Tokens {
+        let (mut fits, mut too_long) = (0, u64::from(most.0) + 1);
+        while fits + 1 < too_long {
+            let middle = (fits + too_long) / 2;
+            if self.least_pages(Tokens(middle as u32)) <= self.total {
+                fits = middle;
+            } else {
+                too_long = middle;
+            }
+        }
+        Tokens(fits as u32)
+    }
+
     pub(crate) fn validate(&self) -> Result<(), SettingsError> {
         let Self { total, reserve, pin_quota: quota, .. } = *self;
         if total == Pages::ZERO {

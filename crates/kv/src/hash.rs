@@ -56,6 +56,13 @@ impl Scope {
     }
 }
 
+/// A short name for people: neither salt nor adapter can be told from it.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0.short())
+    }
+}
+
 impl Default for Scope {
     /// No salt, no adapter.
     fn default() -> Self {

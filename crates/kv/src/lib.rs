@@ -61,5 +61,5 @@ pub use plan::{Claim, CopyPage, ScheduleError, Span, Step};
 pub use pool::{AllocError, Pool, RefError, Scrub};
 pub use prefix::Stop;
 pub use sequence::Sequence;
-pub use stats::{ByClass, Counters, PageCounts, Rate, Snapshot, Stops};
+pub use stats::{ByClass, Counters, PageCounts, PageUse, Rate, Snapshot, Stops};
 pub use table::Table;

@@ -199,7 +199,25 @@ impl Rate {
     }
 }
 
+/// What one page is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageUse {
+    /// Tables and handles that hold it.
+    pub holders: u32,
+    /// Held by nobody, kept for what it contains.
+    pub cached: bool,
+    /// Kept by a pin.
+    pub pinned: bool,
+}
+
 impl KvCache {
+    /// `None` for a page that does not exist.
+    pub fn page_use(&self, page: PageId) -> Option<PageUse> {
+        let holders = self.pool.refs(page).ok()?;
+        let cached = self.info[page.index()].idle;
+        Some(PageUse { holders, cached, pinned: self.pins.is_pinned(page) })
+    }
+
     pub fn counts(&self) -> PageCounts {
         let total = self.settings.total;
         // Pages on their way back count as cached; they are read before the free list, so that one which

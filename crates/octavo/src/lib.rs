@@ -13,17 +13,26 @@
 
 mod built_in;
 mod llm;
+mod memory;
 mod options;
 mod source;
+mod texts;
 
-pub use llm::{Llm, LlmError, LoadError};
+pub use llm::{Llm, LlmError, LoadError, Serving};
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{
-    Event, FinishReason, Flow, GenerateError, Generator, Output, Request, Sampler, SamplingParams,
+    Accepted, AuditReport, Batching, CacheReport, Constraint, Counter, Engine, EngineConfig, EngineHandle, Event,
+    Events, Failure, FinishReason, Finished, Finishes, Flow, Gauge, Histogram, Intake, MAX_LOGPROBS, Metrics,
+    NewToken, NoAnswer, Output, Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams,
+    ScoreError, SequenceReport, Sink, StepTimes, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
 };
-pub use octavo_kv::{PolicyKind, Snapshot, Stop};
+pub use octavo_kv::{Counters, PageCounts, PinError, PinId, PolicyKind, Prompt, Scope, Snapshot, Stop};
 pub use octavo_model::{GenerationConfig, ModelConfig, Progress};
-pub use octavo_text::{ChatInput, ChatTemplate, Markup, Message, SpecialTokens, TextStream, Tokenizer};
+pub use octavo_text::{
+    ChatInput, ChatTemplate, Content, Markup, Message, Part, RenderError, SpecialTokens, StopError, StopStrings,
+    StopText, TextStream, Tokenizer,
+};
 pub use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, SpecError, Tokens};
 pub use options::{KvBackend, KvMemory, Options};
 pub use source::Source;
+pub use texts::Texts;

@@ -1,16 +1,18 @@
 use crate::options::{Options, Resolved};
 use crate::source::Parts;
+use crate::texts::Texts;
 use octavo_backend::BackendError;
 use octavo_cpu::{Cpu, Level};
-use octavo_engine::{Flow, GenerateError, Generator, ModelRunner, Output, Request, SamplingParams};
-use octavo_kv::SettingsError;
-use octavo_model::{GenerationConfig, Model, ModelConfig, Progress};
-use octavo_text::{
-    ChatInput, ChatTemplate, EncodeError, Markup, Message, RenderError, SpecialTokens, Tokenizer,
+use octavo_engine::{
+    Engine, EngineHandle, Failure, Flow, ModelRunner, Outputs, Request, SamplingParams, ScoreError, SubmitError,
 };
+use octavo_model::{Model, ModelConfig, Progress};
+use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
 use octavo_types::{KvSpec, SpecError, Tokens};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -33,7 +35,7 @@ pub enum LoadError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Engine(#[from] octavo_engine::ConfigError),
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -49,96 +51,99 @@ pub enum LlmError {
     #[error(transparent)]
     Decode(#[from] octavo_text::DecodeError),
     #[error(transparent)]
-    Generate(#[from] GenerateError),
+    Refused(#[from] SubmitError),
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error(transparent)]
+    Score(#[from] ScoreError),
 }
 
-/// A model, ready to answer.
+/// A model, ready to answer on the caller's thread.
 #[derive(Debug)]
 pub struct Llm {
-    name: String,
-    config: ModelConfig,
-    generation: GenerationConfig,
-    tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
+    texts: Arc<Texts>,
     spec: KvSpec,
-    generator: Generator,
+    engine: Engine,
+    notes: Vec<String>,
+}
+
+/// A model on a thread of its own, for many callers.
+#[derive(Debug)]
+pub struct Serving {
+    pub texts: Arc<Texts>,
+    pub handle: EngineHandle,
+    pub spec: KvSpec,
+    /// Ends after [`EngineHandle::stop`].
+    pub thread: JoinHandle<()>,
 }
 
 impl Llm {
     /// Loads a model; `progress` is told how far it has come.
     pub fn load(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self, LoadError> {
         let Parts { name, config, generation, tokenizer, template, weights } = options.source.open()?;
-        let Resolved { spec, settings, max_len } = options.resolve(&config)?;
+        let Resolved { spec, settings, engine, notes } = options.resolve(&config)?;
         let one = NonZeroUsize::MIN;
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(one));
         let cpu = Cpu::new(threads, Level::detect());
         let model = Model::load(&cpu, config.clone(), &spec, &weights, options.weights, progress)?;
         let runner = ModelRunner::new(cpu, model, &spec, settings.total)?;
-        let generator = Generator::new(settings, Box::new(runner), options.chunk, max_len)?;
-        Ok(Self { name, config, generation, tokenizer, template, spec, generator })
+        let engine = Engine::new(engine, settings, Box::new(runner), Some(tokenizer.clone()))?;
+        let texts = Texts { name, config, generation, tokenizer, template };
+        Ok(Self { texts: Arc::new(texts), spec, engine, notes })
     }
 
+    /// Puts the engine on a thread of its own.
+    pub fn serve(self) -> Serving {
+        let (handle, thread) = EngineHandle::spawn(self.engine);
+        Serving { texts: self.texts, handle, spec: self.spec, thread }
+    }
+
+    /// What was decided in the user's stead and may surprise.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+    pub fn texts(&self) -> &Arc<Texts> {
+        &self.texts
+    }
     pub fn name(&self) -> &str {
-        &self.name
+        self.texts.name()
     }
     pub fn config(&self) -> &ModelConfig {
-        &self.config
+        self.texts.config()
     }
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        self.texts.tokenizer()
     }
     pub fn kv_spec(&self) -> &KvSpec {
         &self.spec
     }
-    pub fn generator(&mut self) -> &mut Generator {
-        &mut self.generator
+    pub fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
     }
     pub fn device(&self) -> String {
-        self.generator.device()
+        self.engine.device()
     }
-
-    /// As the model's makers would have it sampled.
     pub fn default_sampling(&self) -> SamplingParams {
-        let generation = &self.generation;
-        let base = SamplingParams::default();
-        SamplingParams {
-            temperature: match generation.do_sample {
-                Some(false) => 0.0,
-                Some(true) => generation.temperature.unwrap_or(1.0),
-                None => generation.temperature.unwrap_or(0.0),
-            },
-            top_k: generation.top_k.map_or(base.top_k, |k| k as usize),
-            top_p: generation.top_p.unwrap_or(base.top_p),
-            min_p: generation.min_p.unwrap_or(base.min_p),
-            repetition_penalty: generation.repetition_penalty.unwrap_or(base.repetition_penalty),
-            ..base
-        }
+        self.texts.default_sampling()
     }
-
-    /// Tokens that end a text, by the model's own files.
     pub fn stop_tokens(&self) -> Vec<u32> {
-        let mut stop: Vec<u32> = self.generation.eos.iter().chain(self.config.eos()).copied().collect();
-        stop.extend(self.tokenizer.eos());
-        stop.sort_unstable();
-        stop.dedup();
-        stop
+        self.texts.stop_tokens()
     }
-
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LlmError> {
-        Ok(self.tokenizer.encode_prompt(text, Markup::Parse)?)
+        self.texts.encode_prompt(text)
     }
-
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, LlmError> {
-        let template = self.template.as_ref().ok_or(LlmError::NoTemplate)?;
-        Ok(self.tokenizer.encode_chat(&template.render(&ChatInput::new(messages))?)?)
+        self.texts.encode_chat(messages)
     }
 
     /// The likeliest continuation, as text.
     pub fn complete(&mut self, prompt: Vec<u32>, max_tokens: u32) -> Result<String, LlmError> {
-        let stop_tokens = self.stop_tokens();
-        let request = Request { prompt, sampling: SamplingParams::default(), max_tokens, stop_tokens };
-        let outputs = self.generator.generate(vec![request], &mut |_| Flow::Continue)?;
-        let Output { tokens, .. } = outputs.into_iter().next().expect("one request, one output");
-        Ok(self.tokenizer.decode(&tokens, SpecialTokens::Skip)?)
+        let request = Request { stop_tokens: self.stop_tokens(), ..Request::new(prompt, max_tokens) };
+        let mut outputs = self.engine.generate(vec![request], &mut |_, _| Flow::Continue)?;
+        let Outputs { mut choices, failure, .. } = outputs.remove(0);
+        match failure {
+            Some(failure) => Err(failure.into()),
+            None => Ok(choices.remove(0).text),
+        }
     }
 }

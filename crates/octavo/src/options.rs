@@ -1,10 +1,15 @@
 use crate::Source;
 use crate::llm::LoadError;
 use octavo_backend::WeightFormat;
+use octavo_engine::{Batching, EngineConfig};
 use octavo_kv::{PolicyKind, Settings};
 use octavo_model::ModelConfig;
 use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, Tokens};
 use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// How much of the memory that is available an automatic cache may take.
+const MEMORY_SHARE: f64 = 0.6;
 
 /// How keys and values are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -46,12 +51,24 @@ pub struct Options {
     pub max_len: Option<Tokens>,
     /// Sequences that run at once.
     pub max_batch: u32,
-    /// The most prompt tokens in one step.
-    pub chunk: Tokens,
+    pub batching: Batching,
+    /// The share of the free pages that new prompts may take while others run.
+    pub prompt_share: f32,
+    /// The fewest and the most prompt tokens in one step.
+    pub chunk: (Tokens, Tokens),
+    /// The longest gap between two tokens of running requests while a prompt is read.
+    pub max_itl: Option<Duration>,
+    /// Requests that may wait.
+    pub max_waiting: usize,
+    /// Waiting so long counts as much as one step of priority.
+    pub aging: Duration,
+    /// For requests that name none.
+    pub time_limit: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
+        let engine = EngineConfig::new(1, Tokens(1));
         Self {
             source: Source::default(),
             threads: None,
@@ -65,7 +82,13 @@ impl Default for Options {
             prefix_cache: true,
             max_len: None,
             max_batch: 1,
-            chunk: Tokens(512),
+            batching: engine.batching,
+            prompt_share: engine.prompt_share,
+            chunk: engine.chunk,
+            max_itl: engine.max_itl,
+            max_waiting: engine.max_waiting,
+            aging: engine.aging,
+            time_limit: engine.time_limit,
         }
     }
 }
@@ -75,7 +98,9 @@ impl Default for Options {
 pub(crate) struct Resolved {
     pub(crate) spec: KvSpec,
     pub(crate) settings: Settings,
-    pub(crate) max_len: Tokens,
+    pub(crate) engine: EngineConfig,
+    /// What was decided in the user's stead and may surprise.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Options {
@@ -89,8 +114,9 @@ impl Options {
         let slot = PageSize::new(max_len.0).expect("at least one token");
         let page_size = if paged { self.page_size } else { slot };
         let spec = config.kv_spec(self.kv_dtype, page_size, self.kv_window)?;
+        let mut notes = Vec::new();
         let total = match self.kv_memory {
-            KvMemory::Automatic => self.pages_for_a_full_batch(&spec, max_len)?,
+            KvMemory::Automatic => self.automatic_pages(&spec, max_len, &mut notes)?,
             KvMemory::Bytes(budget) => spec.pages_in(budget),
             KvMemory::Pages(pages) => pages,
         };
@@ -98,9 +124,53 @@ impl Options {
             total,
             policy: self.policy,
             prefix_cache: paged && self.prefix_cache,
+            reserve: if paged { Pages(total.0 / 64).min(Pages(self.max_batch)) } else { Pages::ZERO },
             ..Settings::for_model(&spec, Bytes(u64::from(total.0) * spec.page_bytes().0))
         };
-        Ok(Resolved { spec, settings, max_len })
+        let fits = settings.longest(max_len);
+        let mut engine = self.engine_config(max_len);
+        if self.max_len.is_none() && fits < max_len && fits > Tokens::ZERO {
+            notes.push(format!("the KV cache holds {fits} of one sequence, so that is the longest it may be (the model was made for {max_len}): give it more memory for more"));
+            engine.max_len = fits;
+        }
+        Ok(Resolved { spec, settings, engine, notes })
+    }
+
+    fn engine_config(&self, max_len: Tokens) -> EngineConfig {
+        EngineConfig {
+            max_batch: self.max_batch,
+            max_len,
+            batching: self.batching,
+            prompt_share: self.prompt_share,
+            chunk: self.chunk,
+            max_itl: self.max_itl,
+            max_waiting: self.max_waiting,
+            aging: self.aging,
+            time_limit: self.time_limit,
+        }
+    }
+
+    /// Enough for a full batch of full length, but no more than this machine can give.
+    fn automatic_pages(
+        &self,
+        spec: &KvSpec,
+        max_len: Tokens,
+        notes: &mut Vec<String>,
+    ) -> Result<Pages, LoadError> {
+        let all = self.pages_for_a_full_batch(spec, max_len)?;
+        let Some(available) = crate::memory::available() else { return Ok(all) };
+        let share = Bytes((available.0 as f64 * MEMORY_SHARE) as u64);
+        let fit = spec.pages_in(share);
+        if all <= fit {
+            return Ok(all);
+        }
+        notes.push(format!(
+            "the KV cache takes {} % of the {:.1} GB of memory available, which is less than {} sequences of {max_len} need: say --kv-memory for another size",
+            (MEMORY_SHARE * 100.0).round(),
+            available.0 as f64 / 1e9,
+            self.max_batch,
+        ));
+        Ok(fit)
     }
 
     /// A windowed group holds no more than its window and the chunk that moves it on, plus a page begun at each end.
@@ -108,7 +178,7 @@ impl Options {
         let size = spec.page_size();
         let pages = spec.windows().into_iter().map(|window| match window {
             Some(window) => {
-                let held = window.checked_add(self.chunk).map_or(max_len, |held| held.min(max_len));
+                let held = window.checked_add(self.chunk.1).map_or(max_len, |held| held.min(max_len));
                 u64::from(size.pages_for(held).0) + 1
             }
             None => u64::from(size.pages_for(max_len).0),

@@ -1,22 +1,22 @@
 //! Logits of a text itself, with the built-in model.
 
-use octavo::{GenerateError, Llm, Options, Pages, Tokens};
+use octavo::{Llm, Options, Pages, ScoreError, SubmitError, Tokens};
 
 const TEXT: &str = "Removes the last element from a vector and returns it, or `None` if it is empty.";
 
 fn llm(chunk: u32) -> Llm {
-    let options = Options { chunk: Tokens(chunk), max_len: Some(Tokens(64)), ..Options::default() };
+    let options = Options { chunk: (Tokens(chunk), Tokens(chunk)), max_len: Some(Tokens(64)), ..Options::default() };
     Llm::load(&options, &mut |_| {}).unwrap()
 }
 
 /// The logits of every position, which must come in order.
-fn score(llm: &mut Llm, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
+fn score(llm: &mut Llm, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ScoreError> {
     let mut rows: Vec<Vec<f32>> = Vec::new();
     let mut each = |at: Tokens, logits: &[f32]| {
         assert_eq!(at.as_usize(), rows.len());
         rows.push(logits.to_vec());
     };
-    llm.generator().score(tokens.to_vec(), &mut each)?;
+    llm.engine().score(tokens.to_vec(), &mut each)?;
     Ok(rows)
 }
 
@@ -35,7 +35,7 @@ fn a_text_scored_again_is_computed_again() {
     let tokens = llm.encode_prompt(TEXT).unwrap();
     let first = score(&mut llm, &tokens).unwrap();
     assert_eq!(first, score(&mut llm, &tokens).unwrap());
-    assert_eq!(llm.generator().cache().snapshot().pages.used, Pages(0), "nothing stays held");
+    assert_eq!(llm.engine().cache().snapshot().pages.used, Pages(0), "nothing stays held");
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn the_last_position_says_what_would_be_generated_next() {
 #[test]
 fn what_is_empty_or_too_long_is_refused_and_takes_nothing() {
     let mut llm = llm(512);
-    assert!(matches!(score(&mut llm, &[]), Err(GenerateError::EmptyPrompt)));
-    assert!(matches!(score(&mut llm, &[1; 65]), Err(GenerateError::PromptTooLong { .. })));
-    assert_eq!(llm.generator().cache().snapshot().pages.used, Pages(0));
+    assert!(matches!(score(&mut llm, &[]), Err(ScoreError::Refused(SubmitError::EmptyPrompt))));
+    assert!(matches!(score(&mut llm, &[1; 65]), Err(ScoreError::Refused(SubmitError::PromptTooLong { .. }))));
+    assert_eq!(llm.engine().cache().snapshot().pages.used, Pages(0));
     assert_eq!(score(&mut llm, &[1; 64]).unwrap().len(), 64);
 }

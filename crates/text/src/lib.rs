@@ -26,11 +26,13 @@
 
 mod chat;
 mod config;
+mod stop;
 mod stream;
 mod tokenizer;
 mod vocab;
 
 pub use chat::{ChatInput, ChatTemplate, Content, Message, MessageAt, Part, RenderError, TemplateError};
 pub use config::{ConfigError, TokenizerConfig};
+pub use stop::{MAX_STOP_BYTES, MAX_STOPS, Pushed, StopError, StopStrings, StopText};
 pub use stream::TextStream;
 pub use tokenizer::{DecodeError, EncodeError, Markup, SpecialTokens, Tokenizer, TokenizerError};

@@ -45,7 +45,7 @@ pub(super) fn measure(
             }
             sums.positions += 1;
         };
-        llm.generator().score(window.clone(), &mut each)?;
+        llm.engine().score(window.clone(), &mut each)?;
         progress();
     }
     let likelihood = sums.finish();

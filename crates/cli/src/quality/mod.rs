@@ -106,7 +106,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         threads: command.threads,
         prefix_cache: false,
         max_len: Some(CONVERSATION.max(Tokens(command.window)).min(most)),
-        chunk: CHUNK,
+        chunk: (CHUNK, CHUNK),
         ..Options::default()
     };
     sink.write(&command.measure(&options, &text, &questions)?)

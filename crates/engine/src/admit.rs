@@ -1,0 +1,123 @@
+//! Letting new requests in, and those back that gave way.
+
+use crate::engine::{Engine, Events};
+use crate::event::Failure;
+use crate::intake::Place;
+use crate::plan::Others;
+use crate::queue::Waiting;
+use crate::request::RequestId;
+use crate::task::{Running, Task};
+use octavo_kv::{Claim, Hit, Prompt, Reuse};
+use octavo_types::{Pages, SeqId, Tokens};
+
+impl Engine {
+    /// In the order of the queue, as long as the batch, the chunk and the pages have room. Each is put into the step
+    /// before the next is looked at, so that the next can share what this one is about to compute.
+    pub(crate) fn admit(&mut self, budget: &mut Tokens, events: &mut Events) {
+        while *budget > Tokens::ZERO && self.may_admit() {
+            let waiting = self.queue.pop_first().expect("may_admit saw it");
+            if !self.admit_one(waiting, budget, events) {
+                return;
+            }
+        }
+    }
+
+    fn may_admit(&self) -> bool {
+        let Some(first) = self.queue.first() else { return false };
+        let forks = |task: &Task| task.forks_to_come() as usize;
+        let to_come: usize = self.running.iter().map(|running| forks(&running.task)).sum();
+        let after = self.running.len() + to_come + 1 + forks(&first.task);
+        if after > self.config.max_batch as usize {
+            return false;
+        }
+        // It found too little the last time; nothing has changed unless there is more now.
+        match self.blocked_with {
+            Some((id, had)) if id == first.task.id() && !self.running.is_empty() => self.room() > had,
+            _ => true,
+        }
+    }
+
+    /// Pages that new prompts could have, by eviction too.
+    fn room(&self) -> Pages {
+        self.cache.available(Claim::New).saturating_sub(self.promised())
+    }
+
+    /// Whether to go on with the next.
+    fn admit_one(&mut self, waiting: Waiting, budget: &mut Tokens, events: &mut Events) -> bool {
+        let Waiting { task, prompt, place } = waiting;
+        let id = task.id();
+        let reuse = if task.wants_prompt_logprobs() { Reuse::Nothing } else { Reuse::Longest };
+        let (len, before) = (prompt.len(), self.room());
+        let (seq, hit) = match self.cache.admit(prompt, reuse) {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                self.fail_request(id, Failure::Step(error.to_string()), events);
+                return true;
+            }
+        };
+        let at = self.running.partition_point(|other| other.order() < task.order);
+        let fits = self.fits(seq, len);
+        self.running.insert(at, Running::new(task, seq));
+        if !(fits && self.first_chunk(at, id, budget, events)) {
+            if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
+                self.send_back(at, place);
+            }
+            self.blocked_with = Some((id, before));
+            return false;
+        }
+        drop(place);
+        self.blocked_with = None;
+        self.note_admission(seq, hit);
+        true
+    }
+
+    /// The share of new prompts. Where nothing else runs, or a sequence takes a slot whatever its length, what
+    /// there is can be had.
+    fn fits(&self, seq: SeqId, len: Tokens) -> bool {
+        let held = self.cache.sequence(seq).expect("just admitted").pages();
+        let need = self.pages_for(len).saturating_sub(held);
+        if self.running.is_empty() {
+            return true;
+        }
+        let room = self.room();
+        let by_slots = self.cache.settings().page_size.tokens() >= self.config.max_len;
+        let share = if by_slots { 1.0 } else { f64::from(self.config.prompt_share) };
+        f64::from(need.0) <= (f64::from(room.0) * share).floor()
+    }
+
+    /// Puts the beginning into the step; `false` if there was no room for it.
+    fn first_chunk(
+        &mut self,
+        at: usize,
+        id: RequestId,
+        budget: &mut Tokens,
+        events: &mut Events,
+    ) -> bool {
+        let seq = self.running[at].seq;
+        self.plan_chunk(at, budget, Others::Stay, events);
+        match self.running.iter().find(|running| running.seq == seq) {
+            Some(running) => running.span.is_some(),
+            None => !self.groups.contains_key(&id),
+        }
+    }
+
+    /// Undoes an admission: it waits where it waited.
+    fn send_back(&mut self, at: usize, place: Option<Place>) {
+        let Running { task, seq, .. } = self.running.remove(at);
+        let prompt: Prompt = self.cache.preempt(seq).expect("it is not in the step");
+        self.queue.push(Waiting { task, prompt, place });
+    }
+
+    fn note_admission(&mut self, seq: SeqId, hit: Hit) {
+        let Some(running) = self.running.iter().find(|running| running.seq == seq) else { return };
+        let task = &running.task;
+        let recomputed = task.computed_before.saturating_sub(hit.tokens);
+        self.metrics.tokens_recomputed.add(recomputed.0.into());
+        let Some(group) = self.groups.get_mut(&task.id()) else { return };
+        if group.starts(self.now, hit.tokens) {
+            self.intake.note_wait(group.usage.queued);
+            self.metrics.prompt_tokens.add(task.shared.prompt_len.0.into());
+            self.metrics.prompt_tokens_cached.add(hit.tokens.0.into());
+        }
+    }
+}

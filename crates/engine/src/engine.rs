@@ -1,0 +1,232 @@
+//! The engine: many requests, one step after another.
+//!
+//! ```text
+//!   submit → waiting ──admit──→ running ──step──→ … ──finish──→ retired
+//!               ↑───preempt────────┘
+//! ```
+//!
+//! A step is [`plan`](Engine::plan) (retire, free, budget, admit), commit (lay the batch out), run, post-process.
+//! Nothing here reads a clock or starts a thread but to time the parts of a step: whoever drives the engine says what
+//! time it is.
+
+use crate::batch::{Batch, Wanted};
+use crate::config::{ConfigError, EngineConfig};
+use crate::event::Event;
+use crate::group::Group;
+use crate::intake::Intake;
+use crate::metrics::Metrics;
+use crate::pace::Pace;
+use crate::queue::{Queue, Waiting};
+use crate::report::AuditReport;
+use crate::request::{Accepted, RequestId};
+use crate::runner::{Logits, Runner};
+use crate::task::{Running, Task};
+use octavo_kv::{KvCache, Settings};
+use octavo_text::Tokenizer;
+use octavo_types::{Pages, Timestamp, Tokens};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Events of a step, in order.
+pub type Events = Vec<(RequestId, Event)>;
+
+/// Invariants: `running` is sorted by order and holds at most `max_batch` tasks; a request with a task in `running` or
+/// `queue` has a group, and no other request has one, but for finished tasks that wait to be retired.
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// None where only token ids go in and out.
+    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) cache: KvCache,
+    pub(crate) runner: Box<dyn Runner>,
+    pub(crate) queue: Queue,
+    pub(crate) running: Vec<Running>,
+    pub(crate) groups: HashMap<RequestId, Group>,
+    /// Requests to be cancelled when the next step is planned.
+    pub(crate) cancelled: Vec<RequestId>,
+    pub(crate) batch: Batch,
+    /// One a span of the open step.
+    pub(crate) wanted: Vec<Wanted>,
+    /// Prompt tokens in the open step.
+    pub(crate) prompt_tokens: Tokens,
+    pub(crate) logits: Logits,
+    pub(crate) pace: Pace,
+    /// What could be had when the first in the queue last found too little.
+    pub(crate) blocked_with: Option<(RequestId, Pages)>,
+    pub(crate) now: Timestamp,
+    pub(crate) last_audit: Option<AuditReport>,
+    pub(crate) steps_at_audit: u64,
+    published: Option<Timestamp>,
+}
+
+/// How long a step took, part by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Plan and commit.
+    pub plan: Duration,
+    pub run: Duration,
+    /// Publishing what was computed.
+    pub publish: Duration,
+    /// Choosing tokens, their text, stop rules, events.
+    pub sample: Duration,
+}
+
+impl Engine {
+    /// `settings` must be those the runner has pages for.
+    pub fn new(
+        config: EngineConfig,
+        settings: Settings,
+        runner: Box<dyn Runner>,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (len, total) = (config.max_len, settings.total);
+        if settings.least_pages(len) > total {
+            let most = settings.longest(len);
+            return Err(ConfigError::MaxLen { len, total, most });
+        }
+        let vocab = runner.vocab();
+        let intake = Intake::new(settings.clone(), len, config.max_batch, vocab, config.max_waiting);
+        Ok(Self {
+            intake: Arc::new(intake),
+            metrics: Arc::default(),
+            tokenizer,
+            cache: KvCache::new(settings)?,
+            runner,
+            queue: Queue::default(),
+            running: Vec::new(),
+            groups: HashMap::new(),
+            cancelled: Vec::new(),
+            batch: Batch::default(),
+            wanted: Vec::new(),
+            prompt_tokens: Tokens::ZERO,
+            logits: Logits::default(),
+            pace: Pace::default(),
+            blocked_with: None,
+            now: Timestamp::default(),
+            last_audit: None,
+            steps_at_audit: 0,
+            published: None,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+    pub fn intake(&self) -> &Arc<Intake> {
+        &self.intake
+    }
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+    pub fn device(&self) -> String {
+        self.runner.device()
+    }
+
+    /// Queues a request. Its events come out of the steps that follow.
+    pub fn submit(&mut self, accepted: Accepted) {
+        let arrival = self.now;
+        let EngineConfig { aging, time_limit, .. } = self.config;
+        let task = Task::new(&accepted, arrival, self.tokenizer.as_ref(), aging, time_limit);
+        let request = &task.shared.request;
+        self.metrics.request_prompt_tokens.observe(f64::from(task.shared.prompt_len.0));
+        self.metrics.request_choices.observe(f64::from(request.choices));
+        self.metrics.request_max_tokens.observe(f64::from(request.max_tokens));
+        self.groups.insert(task.id(), Group::new(&task, arrival));
+        self.queue.push(Waiting { task, prompt: accepted.prompt, place: Some(accepted.place) });
+    }
+
+    /// Ends a request when the next step is planned. One that has ended already is left alone.
+    pub fn cancel(&mut self, id: RequestId) {
+        if self.groups.contains_key(&id) {
+            self.cancelled.push(id);
+        }
+    }
+
+    /// Whether a step would do anything.
+    pub fn has_work(&self) -> bool {
+        !self.running.is_empty() || !self.queue.is_empty()
+    }
+
+    /// One step. What happened is added to `events`.
+    pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepTimes {
+        let began = Instant::now();
+        self.now = self.now.max(now);
+        self.plan(events);
+        let mut times = StepTimes::default();
+        if !self.cache.step().is_empty() {
+            self.commit();
+            times.plan = began.elapsed();
+            let ran = self.run();
+            times.run = began.elapsed() - times.plan;
+            self.now = Timestamp(self.now.0 + began.elapsed().as_micros() as u64);
+            match ran {
+                Ok(()) => {
+                    self.cache.complete();
+                    times.publish = began.elapsed() - times.plan - times.run;
+                    self.post_process(events);
+                }
+                Err(reason) => self.recover(&reason, events),
+            }
+            times.sample = began.elapsed() - times.plan - times.run - times.publish;
+            self.note(&times);
+        }
+        self.publish();
+        times
+    }
+
+    /// Lays the planned step out for the runner.
+    fn commit(&mut self) {
+        let wanted = &self.wanted;
+        self.batch.fill(&self.cache, |span| wanted[span]);
+    }
+
+    fn note(&mut self, times: &StepTimes) {
+        let metrics = &self.metrics;
+        metrics.steps.add(1);
+        metrics.step_tokens.observe(self.batch.rows().tokens.len() as f64);
+        metrics.plan_time.observe_time(times.plan);
+        metrics.run_time.observe_time(times.run);
+        metrics.post_time.observe_time(times.publish + times.sample);
+        if self.prompt_tokens > Tokens::ZERO {
+            metrics.chunk.observe(f64::from(self.prompt_tokens.0));
+        }
+        self.pace.note(self.prompt_tokens, times.plan + times.run + times.publish + times.sample);
+    }
+
+    /// Shows the state of things to whoever reads the metrics, ten times a second at most.
+    fn publish(&mut self) {
+        let due = self.published.is_none_or(|at| self.now.since(at) >= Duration::from_millis(100));
+        if !due && self.has_work() {
+            return;
+        }
+        self.published = Some(self.now);
+        let ids = self.running.iter().filter(|running| running.finished.is_none());
+        let mut ids: Vec<RequestId> = ids.map(|running| running.task.id()).collect();
+        self.metrics.sequences_running.set(ids.len() as u64);
+        ids.sort_unstable();
+        ids.dedup();
+        self.metrics.requests_running.set(ids.len() as u64);
+        let waiting = self.queue.requests().filter(|id| ids.binary_search(id).is_err());
+        let mut waiting: Vec<RequestId> = waiting.collect();
+        waiting.dedup();
+        self.metrics.requests_waiting.set(waiting.len() as u64);
+        self.metrics.set_cache(self.cache.snapshot());
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("device", &self.device())
+            .field("running", &self.running.len())
+            .field("waiting", &self.queue.len())
+            .finish_non_exhaustive()
+    }
+}

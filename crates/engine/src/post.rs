@@ -1,0 +1,250 @@
+//! After a step has run: tokens are chosen, become text, and end what they end.
+
+use crate::engine::{Engine, Events};
+use crate::event::{Event, Failure, FinishReason, Finished, NewToken};
+use crate::queue::Waiting;
+use crate::request::RequestId;
+use crate::sampler::{Sampled, TokenLogprobs, TokenMask, logprobs_of};
+use crate::task::{Running, Task};
+use octavo_types::{Timestamp, Tokens};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A choice made, and what it ends.
+struct Chosen {
+    sampled: Sampled,
+    text: String,
+    end: Option<End>,
+}
+
+struct End {
+    reason: FinishReason,
+    matched: Option<usize>,
+    /// Whether the token itself is part of the text.
+    counts: bool,
+}
+
+impl Engine {
+    /// Takes what the step computed, sequence by sequence. What goes wrong with one fails its request alone.
+    pub(crate) fn post_process(&mut self, events: &mut Events) {
+        let mut failed: Vec<(RequestId, Failure)> = Vec::new();
+        let mut at = 0;
+        while at < self.running.len() {
+            let one = AssertUnwindSafe(|| self.take_result(at, events));
+            let result = catch_unwind(one).unwrap_or_else(|panic| {
+                Err(Failure::Step(format!("choosing a token panicked: {}", crate::recover::words(&*panic))))
+            });
+            if let Err(failure) = result {
+                failed.push((self.running[at].task.id(), failure));
+            }
+            at += 1;
+        }
+        for (id, failure) in failed {
+            self.fail_request(id, failure, events);
+        }
+    }
+
+    fn take_result(&mut self, at: usize, events: &mut Events) -> Result<(), Failure> {
+        let Some(span) = self.running[at].span.filter(|_| self.running[at].finished.is_none()) else {
+            return Ok(());
+        };
+        let seq = self.running[at].seq;
+        let sequence = self.cache.sequence(seq).expect("running");
+        let (computed, known) = (sequence.computed(), sequence.prompt().len());
+        self.report_progress(at, span, computed, events);
+        if computed < known {
+            return Ok(());
+        }
+        self.running[at].reading = false;
+        let row = self.batch.logits_of(span).end - 1;
+        if self.running[at].task.forks_to_come() > 0 {
+            self.fork_choices(at, row, known, events)?;
+        }
+        self.choose(at, row, known, events)
+    }
+
+    /// Says how much of a prompt has been read, and how likely its tokens were if that was asked for.
+    fn report_progress(&mut self, at: usize, span: usize, computed: Tokens, events: &mut Events) {
+        let task = &mut self.running[at].task;
+        if task.generated > 0 || task.choice > 0 {
+            return;
+        }
+        let (id, total) = (task.id(), task.shared.prompt_len);
+        let cached = self.groups.get(&id).map_or(Tokens::ZERO, |group| group.usage.cached_tokens);
+        events.push((id, Event::Prefill { done: computed.min(total), total, cached }));
+        if let Some(top) = task.shared.request.prompt_logprobs.filter(|_| task.wants_prompt_logprobs()) {
+            let rows = self.batch.logits_of(span);
+            let first = computed.as_usize() - rows.len();
+            let prompt = &task.shared.request.prompt;
+            for (row, position) in rows.zip(first + 1..) {
+                if let Some(&token) = prompt.get(position) {
+                    task.prompt_logprobs[position] = Some(logprobs_of(self.logits.row(row), token, top));
+                }
+            }
+            if computed >= total {
+                let all = std::mem::take(&mut task.prompt_logprobs);
+                events.push((id, Event::PromptLogprobs(all)));
+            }
+        }
+    }
+
+    /// The other choices of a request begin where its prompt ends. One that finds no room waits for it.
+    fn fork_choices(&mut self, at: usize, row: usize, known: Tokens, events: &mut Events) -> Result<(), Failure> {
+        let seq = self.running[at].seq;
+        for choice in 1..=self.running[at].task.forks_to_come() {
+            let task = self.running[at].task.fork(choice, self.tokenizer.as_ref());
+            let logits = self.logits.row(row).to_vec();
+            match self.cache.fork(seq) {
+                Ok(fork) => {
+                    let place = self.running.partition_point(|other| other.order() < task.order);
+                    let mut running = Running::new(task, fork);
+                    running.reading = false;
+                    self.running.insert(place, running);
+                    self.choose_from(place, logits, known, events)?;
+                }
+                Err(_) => {
+                    let prompt = self.cache.sequence(seq).expect("running").prompt().clone();
+                    self.queue.push(Waiting { task, prompt, place: None });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn choose(&mut self, at: usize, row: usize, known: Tokens, events: &mut Events) -> Result<(), Failure> {
+        let mut logits = std::mem::take(&mut self.logits);
+        let result = self.choose_with(at, logits.row_mut(row), known, events);
+        self.logits = logits;
+        result
+    }
+
+    fn choose_from(
+        &mut self,
+        at: usize,
+        mut logits: Vec<f32>,
+        known: Tokens,
+        events: &mut Events,
+    ) -> Result<(), Failure> {
+        self.choose_with(at, &mut logits, known, events)
+    }
+
+    /// Chooses the token after the `known` ones of a sequence, and passes it on.
+    fn choose_with(
+        &mut self,
+        at: usize,
+        logits: &mut [f32],
+        known: Tokens,
+        events: &mut Events,
+    ) -> Result<(), Failure> {
+        let (now, max_len) = (self.now, self.config.max_len);
+        let running = &mut self.running[at];
+        let (seq, id) = (running.seq, running.task.id());
+        if running.task.shared.request.max_tokens == 0 {
+            let end = End { reason: FinishReason::Length, matched: None, counts: false };
+            self.finish(at, String::new(), end, events);
+            return Ok(());
+        }
+        let Chosen { sampled, mut text, end } = choose_token(&mut running.task, logits, known, max_len)?;
+        if end.as_ref().is_none_or(|end| end.counts) {
+            self.note_token(at, now);
+            let running = &mut self.running[at];
+            running.task.generated += 1;
+            let logprobs = sampled.logprobs;
+            if let Some(logprobs) = &logprobs {
+                running.task.logprob += f64::from(logprobs.logprob);
+            }
+            let choice = running.task.choice;
+            let asked = running.task.shared.request.sampling.logprobs.is_some();
+            let text = std::mem::take(&mut text);
+            let logprobs: Option<TokenLogprobs> = logprobs.filter(|_| asked);
+            let event = Event::Token(NewToken { choice, token: sampled.token, text, logprobs });
+            self.tell(id, choice, event, events);
+        }
+        match end {
+            Some(end) => self.finish(at, text, end, events),
+            None => {
+                let pushed = self.cache.append(seq, sampled.token);
+                pushed.map_err(|error| Failure::Step(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_token(&mut self, at: usize, now: Timestamp) {
+        let task = &mut self.running[at].task;
+        self.metrics.generation_tokens.add(1);
+        if let Some(last) = task.last_token.replace(now) {
+            self.metrics.inter_token_latency.observe_time(now.since(last));
+        }
+        if let Some(group) = self.groups.get_mut(&task.id()) {
+            group.token(now, &self.metrics);
+        }
+    }
+
+    fn tell(&mut self, id: RequestId, choice: u32, event: Event, events: &mut Events) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.tell(choice, event, &mut |event| events.push((id, event)));
+        }
+    }
+
+    /// A choice has ended; with the last one the request has.
+    fn finish(&mut self, at: usize, text: String, end: End, events: &mut Events) {
+        let running = &mut self.running[at];
+        let End { reason, matched, .. } = end;
+        running.finished = Some(reason);
+        let (id, choice) = (running.task.id(), running.task.choice);
+        let rest = running.task.text.take().map_or(String::new(), |rest| rest.finish());
+        let finished = Finished { choice, reason, text: text + &rest, matched };
+        self.tell(id, choice, Event::Finished(finished), events);
+        let task = &self.running[at].task;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.ends(task) {
+            events.extend(group.best().into_iter().map(|event| (id, event)));
+            let usage = group.close(self.now, &self.metrics, Some(reason));
+            events.push((id, Event::Done(usage)));
+            self.groups.remove(&id);
+        }
+    }
+}
+
+/// Chooses by the sampler within the grammar, and looks for what ends the text.
+fn choose_token(
+    task: &mut Task,
+    logits: &mut [f32],
+    known: Tokens,
+    max_len: Tokens,
+) -> Result<Chosen, Failure> {
+    let shared = task.shared.clone();
+    let request = &shared.request;
+    if task.generated < request.min_tokens {
+        for &stop in &request.stop_tokens {
+            if let Some(logit) = logits.get_mut(stop as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let refused = |error: &dyn std::fmt::Display| Failure::Constraint(error.to_string());
+    let mask: Option<&TokenMask> = match &mut task.constraint {
+        Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
+        None => None,
+    };
+    let sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    let token = sampled.token;
+    if request.stop_tokens.contains(&token) {
+        let end = End { reason: FinishReason::Stop, matched: None, counts: false };
+        return Ok(Chosen { sampled, text: String::new(), end: Some(end) });
+    }
+    let mut complete = false;
+    if let Some(constraint) = &mut task.constraint {
+        constraint.accept(token).map_err(|error| refused(&error))?;
+        complete = constraint.must_end();
+    }
+    let (text, matched) = task.text.as_mut().map_or((String::new(), None), |text| text.push(token));
+    let enough = task.generated + 1 >= request.max_tokens || known + Tokens(1) >= max_len;
+    let reason = if complete || matched.is_some() {
+        Some(FinishReason::Stop)
+    } else {
+        enough.then_some(FinishReason::Length)
+    };
+    let end = reason.map(|reason| End { reason, matched, counts: true });
+    Ok(Chosen { sampled, text, end })
+}

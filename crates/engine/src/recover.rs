@@ -1,0 +1,136 @@
+//! When something goes wrong: only those concerned end, and no page is lost.
+
+use crate::engine::{Engine, Events};
+use crate::event::{Event, Failure, FinishReason, Finished};
+use crate::report::AuditReport;
+use crate::request::RequestId;
+use octavo_kv::KvCache;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// What a panic said.
+pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+impl Engine {
+    /// Runs the step; a panic is an error like any other.
+    pub(crate) fn run(&mut self) -> Result<(), String> {
+        let (runner, batch, logits) = (&mut self.runner, &self.batch, &mut self.logits);
+        match catch_unwind(AssertUnwindSafe(|| runner.step(batch, logits))) {
+            Ok(Ok(())) if self.logits.rows() == self.batch.wanted().len() => Ok(()),
+            Ok(Ok(())) => {
+                let (found, wanted) = (self.logits.rows(), self.batch.wanted().len());
+                Err(format!("the runner returned {found} rows of logits where {wanted} were wanted"))
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(panic) => Err(format!("panic: {}", words(&*panic))),
+        }
+    }
+
+    /// The step failed: the requests in it fail, everything else goes on as if it had not been.
+    pub(crate) fn recover(&mut self, reason: &str, events: &mut Events) {
+        tracing::error!(reason, spans = self.wanted.len(), "a step failed");
+        self.metrics.failed_steps.add(1);
+        self.cache.fail();
+        let concerned = self.running.iter().filter(|running| running.span.is_some());
+        let concerned: Vec<RequestId> = concerned.map(|running| running.task.id()).collect();
+        for id in concerned {
+            self.fail_request(id, Failure::Step(reason.into()), events);
+        }
+        if self.audit().problem.is_some() {
+            self.replace_cache(events);
+        }
+    }
+
+    /// Ends a request in all its choices, with its reason as the last event.
+    pub(crate) fn fail_request(&mut self, id: RequestId, failure: Failure, events: &mut Events) {
+        self.drop_sequences(id);
+        if let Some(mut group) = self.groups.remove(&id) {
+            group.close(self.now, &self.metrics, None);
+            events.push((id, Event::Failed(failure)));
+        }
+    }
+
+    /// As failing, but because it was asked for.
+    pub(crate) fn end_cancelled(&mut self, id: RequestId, events: &mut Events) {
+        self.drop_sequences(id);
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        let reason = FinishReason::Cancelled;
+        for choice in group.open_choices() {
+            let end = Finished { choice, reason, text: String::new(), matched: None };
+            events.push((id, Event::Finished(end)));
+        }
+        let usage = group.close(self.now, &self.metrics, Some(reason));
+        events.push((id, Event::Done(usage)));
+    }
+
+    /// Frees what a request holds. A sequence that is in the open step ends when the next is planned.
+    fn drop_sequences(&mut self, id: RequestId) {
+        self.queue.remove(id);
+        self.blocked_with = None;
+        let cache = &mut self.cache;
+        self.running.retain_mut(|running| {
+            if running.task.id() != id {
+                return true;
+            }
+            if cache.free(running.seq).is_ok() {
+                return false;
+            }
+            running.finished = Some(FinishReason::Cancelled);
+            true
+        });
+    }
+
+    /// Ends every request, because the engine stops.
+    pub fn fail_all(&mut self, events: &mut Events) {
+        let mut ids: Vec<RequestId> = self.groups.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.fail_request(id, Failure::ShuttingDown, events);
+        }
+    }
+
+    pub(crate) fn limit_of(&self, id: RequestId) -> Duration {
+        let running = self.running.iter().map(|running| &running.task.shared);
+        let waiting = self.queue.tasks().map(|task| &task.shared);
+        let request = running.chain(waiting).find(|shared| shared.id == id).map(|shared| &shared.request);
+        request.and_then(|request| request.time_limit).or(self.config.time_limit).unwrap_or_default()
+    }
+
+    /// Goes through the cache and remembers what it found.
+    pub fn audit(&mut self) -> AuditReport {
+        let problem = self.cache.check().err().map(|error| error.to_string());
+        if let Some(problem) = &problem {
+            tracing::error!(problem, "the audit of the cache failed");
+            self.metrics.failed_audits.add(1);
+        }
+        let report = AuditReport { at: self.now, problem };
+        self.steps_at_audit = self.metrics.steps.get();
+        self.last_audit = Some(report.clone());
+        report
+    }
+
+    /// Nothing runs: a good time to look after things.
+    pub fn idle(&mut self) {
+        if self.metrics.steps.get() != self.steps_at_audit && self.audit().problem.is_some() {
+            self.replace_cache(&mut Vec::new());
+        }
+    }
+
+    /// A cache that disagrees with itself is not used any further: an empty one takes its place.
+    fn replace_cache(&mut self, events: &mut Events) {
+        tracing::error!("the cache is replaced by an empty one; all that ran is ended");
+        let mut ids: Vec<RequestId> = self.running.iter().map(|running| running.task.id()).collect();
+        ids.dedup();
+        self.running.clear();
+        for id in ids {
+            let reason = "the cache was found inconsistent and was replaced";
+            self.fail_request(id, Failure::Step(reason.into()), events);
+        }
+        let settings = self.cache.settings().clone();
+        self.cache = KvCache::new(settings).expect("these settings made the last one");
+    }
+}

@@ -1,0 +1,120 @@
+//! A token by chance.
+
+use super::params::SamplingParams;
+use super::scan::{exp, largest, likeliest, sum_by};
+
+/// Weights added up before looking closer.
+const BLOCK: usize = 256;
+/// How many of the likeliest to look at for `top_p`, until they are enough: few tokens carry nearly all the weight.
+const FRONTS: [usize; 3] = [32, 512, usize::MAX];
+
+/// Draws by `uniform`, a number in [0, 1). `logits` becomes weights.
+pub(super) fn draw(params: &SamplingParams, logits: &mut [f32], uniform: f64) -> u32 {
+    let most = likeliest(logits);
+    weigh(logits, logits[most as usize], params.temperature, params.min_p);
+    let token = if params.top_k == 0 && params.top_p >= 1.0 {
+        pick_of_all(logits, uniform)
+    } else {
+        pick(&keep_likeliest(logits, params.top_k, params.top_p), uniform)
+    };
+    token.unwrap_or(most) // every logit is NaN or minus infinity
+}
+
+/// Scaled so that the likeliest weighs 1: exp cannot overflow, and min_p compares directly.
+fn weigh(logits: &mut [f32], top: f32, temperature: f32, min: f32) {
+    for logit in logits {
+        let weight = exp((*logit - top) / temperature);
+        *logit = if weight >= min { weight } else { 0.0 };
+    }
+}
+
+/// The token at which the weights, added up by token, pass a fraction of their sum.
+fn pick_of_all(weights: &[f32], uniform: f64) -> Option<u32> {
+    let sum = |block: &[f32]| sum_by(block, |weight| weight);
+    // The sum of the blocks' sums, not of the weights: the same roundings as below.
+    let mut left = uniform * weights.chunks(BLOCK).map(sum).sum::<f64>();
+    let mut last = None;
+    for (index, block) in weights.chunks(BLOCK).enumerate() {
+        let sum = sum(block);
+        if sum == 0.0 {
+            continue;
+        }
+        if left < sum {
+            let tokens = block.iter().copied().zip((index * BLOCK) as u32..);
+            return pick(&tokens.filter(|(weight, _)| *weight > 0.0).collect::<Vec<_>>(), left / sum);
+        }
+        left -= sum;
+        last = Some(index * BLOCK);
+    }
+    // Rounding left nothing to stop at: the last that weighs anything.
+    let start = last?;
+    let at = weights[start..].iter().take(BLOCK).rposition(|weight| *weight > 0.0)?;
+    Some((start + at) as u32)
+}
+
+fn pick(kept: &[(f32, u32)], uniform: f64) -> Option<u32> {
+    let mut left = uniform * total(kept);
+    for &(weight, token) in kept {
+        left -= f64::from(weight);
+        if left < 0.0 {
+            return Some(token);
+        }
+    }
+    kept.last().map(|(_, token)| *token)
+}
+
+fn total(kept: &[(f32, u32)]) -> f64 {
+    kept.iter().map(|(weight, _)| f64::from(*weight)).sum()
+}
+
+/// The `top_k` heaviest in order, cut where their share reaches `top_p`.
+pub(super) fn keep_likeliest(weights: &[f32], top_k: usize, top_p: f32) -> Vec<(f32, u32)> {
+    if top_k > 0 {
+        let kept = largest(weights, top_k, 0.0);
+        let enough = total(&kept) * f64::from(top_p);
+        return cut(kept, enough).unwrap_or_else(|kept| kept);
+    }
+    let enough = sum_by(weights, |weight| weight) * f64::from(top_p);
+    let mut kept = Vec::new();
+    for front in FRONTS {
+        kept = match cut(largest(weights, front, 0.0), enough) {
+            Ok(kept) => return kept,
+            Err(kept) => kept,
+        };
+    }
+    kept
+}
+
+/// The first whose weights reach `enough`; all of them, as an error, if they do not.
+fn cut(mut kept: Vec<(f32, u32)>, enough: f64) -> Result<Vec<(f32, u32)>, Vec<(f32, u32)>> {
+    let mut sum = 0.0;
+    let reached = kept.iter().position(|(weight, _)| {
+        sum += f64::from(*weight);
+        sum >= enough
+    });
+    match reached {
+        Some(at) => {
+            kept.truncate(at + 1);
+            Ok(kept)
+        }
+        None => Err(kept),
+    }
+}
+
+/// The random stream of choice `choice` of a request. The first choice has the seed's own.
+pub(super) fn stream(seed: u64, choice: u32) -> u64 {
+    if choice == 0 { seed } else { mix(mix(seed) ^ u64::from(choice)) }
+}
+
+/// A number in [0, 1) that depends on the stream and the position alone.
+pub(super) fn uniform(stream: u64, position: u32) -> f64 {
+    // SplitMix64, keyed by stream and counted by position.
+    let z = mix(stream ^ u64::from(position).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}

@@ -1,0 +1,77 @@
+//! A model's way with words: everything about it that is not on a device.
+
+use crate::llm::LlmError;
+use octavo_engine::SamplingParams;
+use octavo_model::{GenerationConfig, ModelConfig};
+use octavo_text::{ChatInput, ChatTemplate, Markup, Message, SpecialTokens, Tokenizer};
+
+/// Shared by all who talk to a model, on any thread.
+#[derive(Debug)]
+pub struct Texts {
+    pub(crate) name: String,
+    pub(crate) config: ModelConfig,
+    pub(crate) generation: GenerationConfig,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+}
+
+impl Texts {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+    /// Whether the model was made for chat.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// As the model's makers would have it sampled.
+    pub fn default_sampling(&self) -> SamplingParams {
+        let generation = &self.generation;
+        let base = SamplingParams::default();
+        SamplingParams {
+            temperature: match generation.do_sample {
+                Some(false) => 0.0,
+                Some(true) => generation.temperature.unwrap_or(1.0),
+                None => generation.temperature.unwrap_or(0.0),
+            },
+            top_k: generation.top_k.map_or(base.top_k, |k| k as usize),
+            top_p: generation.top_p.unwrap_or(base.top_p),
+            min_p: generation.min_p.unwrap_or(base.min_p),
+            repetition_penalty: generation.repetition_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        }
+    }
+
+    /// Tokens that end a text, by the model's own files.
+    pub fn stop_tokens(&self) -> Vec<u32> {
+        let mut stop: Vec<u32> = self.generation.eos.iter().chain(self.config.eos()).copied().collect();
+        stop.extend(self.tokenizer.eos());
+        stop.sort_unstable();
+        stop.dedup();
+        stop
+    }
+
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LlmError> {
+        Ok(self.tokenizer.encode_prompt(text, Markup::Parse)?)
+    }
+
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, LlmError> {
+        self.encode_chat_input(&ChatInput::new(messages))
+    }
+
+    /// A conversation with tools and variables for the template.
+    pub fn encode_chat_input(&self, input: &ChatInput<'_>) -> Result<Vec<u32>, LlmError> {
+        let template = self.template.as_ref().ok_or(LlmError::NoTemplate)?;
+        Ok(self.tokenizer.encode_chat(&template.render(input)?)?)
+    }
+
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, LlmError> {
+        Ok(self.tokenizer.decode(tokens, SpecialTokens::Skip)?)
+    }
+}
