@@ -21,7 +21,11 @@ pub(crate) struct Job {
 
 impl Job {
     /// Sends all requests or none: if one is refused, those before it are cancelled.
-    pub(crate) fn start(handle: &EngineHandle, requests: Vec<Request>, permit: Permit) -> Result<Self, ApiError> {
+    pub(crate) fn start(
+        handle: &EngineHandle,
+        requests: Vec<Request>,
+        permit: Permit,
+    ) -> Result<Self, ApiError> {
         let (sender, events) = unbounded_channel();
         let submit = |(index, request): (u32, Request)| {
             let sender = sender.clone();

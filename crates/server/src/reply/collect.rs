@@ -16,6 +16,8 @@ pub(crate) struct Asked {
     /// For each prompt.
     pub(crate) choices: u32,
     pub(crate) logprobs: bool,
+    /// The stop strings.
+    pub(crate) stops: Vec<String>,
     /// The prompts, where they come before their answers.
     pub(crate) echo: Vec<Echo>,
 }
@@ -59,7 +61,8 @@ pub(crate) async fn collect(mut job: Job, mut asked: Asked, prompts: u32) -> Res
             Event::Done(took) => usage.add(&took),
         }
     }
-    let choices: Vec<ChoiceBody> = (0..).zip(choices).map(|(index, choice)| asked.whole(index, choice)).collect();
+    let choices: Vec<ChoiceBody> =
+        (0..).zip(choices).map(|(index, choice)| asked.whole(index, choice)).collect();
     Ok(asked.head.answer(&choices, usage))
 }
 
@@ -70,10 +73,15 @@ impl Asked {
         }
     }
 
+    /// The stop string that ended a choice.
+    pub(crate) fn stop_string(&self, matched: Option<usize>) -> Option<String> {
+        matched.and_then(|at| self.stops.get(at)).cloned()
+    }
+
     fn whole(&self, index: u32, choice: Gathered) -> ChoiceBody {
         let Gathered { text, tokens, finished } = choice;
         let reason = finished.as_ref().map(|finished| finish_reason(finished.reason));
-        let stop_reason = finished.and_then(|finished| finished.matched);
+        let stop_reason = finished.and_then(|finished| self.stop_string(finished.matched));
         match self.head.form {
             Form::Completion => {
                 let (echo, mut logprobs, mut offset) = self.echo(index);

@@ -24,8 +24,9 @@ impl CompletionLogprobs {
     /// Adds a token that begins `offset` characters into the text; returns where the next one begins.
     pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer, offset: usize) -> usize {
         let name = |id: u32| printable(tokenizer.token_bytes(id));
-        let top = token.top.iter().chain([&(token.token, token.logprob)]);
-        let top = top.map(|(id, logprob)| (name(*id), finite(*logprob).into())).collect();
+        // The chosen token is among them even if it is none of the likeliest.
+        let top = token.top.iter().copied().chain([(token.token, token.logprob)]);
+        let top = top.map(|(id, logprob)| (name(id), finite(logprob).into())).collect();
         self.text_offset.push(offset);
         self.token_logprobs.push(Some(finite(token.logprob)));
         self.tokens.push(name(token.token));

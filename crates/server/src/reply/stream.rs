@@ -99,7 +99,7 @@ impl Writer {
 
     fn finish(&mut self, index: u32, finished: Finished, out: &mut Vec<u8>) {
         let Finished { reason, text, matched, .. } = finished;
-        let end = Some((finish_reason(reason), matched));
+        let end = Some((finish_reason(reason), self.asked.stop_string(matched)));
         if self.asked.head.form == Form::Chat && !text.is_empty() {
             self.delta(index, text, &[], None, out);
             self.delta(index, String::new(), &[], end, out);

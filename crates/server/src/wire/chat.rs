@@ -94,7 +94,7 @@ impl Conversation {
             add_generation_prompt: self.generation_prompt,
             extra: Some(&self.kwargs),
         };
-        texts.encode_chat(&input).map_err(|error| match error {
+        texts.encode_chat_input(&input).map_err(|error| match error {
             LlmError::NoTemplate => ApiError::bad_request("no_chat_template", error.to_string()),
             error => ApiError::field("messages", error),
         })

@@ -34,7 +34,10 @@ impl CompletionRequest {
         fields.refuse("suffix", "text cannot be inserted, only continued")?;
         fields.end()?;
         if request.options.max_tokens == Some(0) && !request.echo {
-            return Err(ApiError::field("max_tokens", "0 leaves nothing to answer but an echo of the prompt"));
+            return Err(ApiError::field(
+                "max_tokens",
+                "0 leaves nothing to answer but an echo of the prompt",
+            ));
         }
         Ok(request)
     }

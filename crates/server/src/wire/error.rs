@@ -152,9 +152,7 @@ impl From<Failure> for ApiError {
             Failure::TimeLimit(_) => Self::new(StatusCode::GATEWAY_TIMEOUT, "time_limit", message),
             Failure::OutOfPages { .. } => Self::bad_request("kv_cache_exceeded", message),
             Failure::Constraint(_) => Self::bad_request("grammar_dead_end", message),
-            Failure::ShuttingDown => {
-                Self::unavailable("shutting_down", message, Duration::from_secs(5))
-            }
+            Failure::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
         }
     }
 }

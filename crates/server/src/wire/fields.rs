@@ -81,7 +81,8 @@ impl<'a> Fields<'a> {
             None => Ok(()),
             Some(first) => {
                 let names = left.join(", ");
-                let error = ApiError::bad_request("unknown_field", format!("unknown or unsupported: {names}"));
+                let error =
+                    ApiError::bad_request("unknown_field", format!("unknown or unsupported: {names}"));
                 Err(error.with_param(first.clone()))
             }
         }

@@ -2,8 +2,16 @@
 
 use super::error::ApiError;
 use super::fields::Fields;
-use octavo::Grammar;
 use serde_json::Value;
+
+#[derive(Debug, Clone)]
+pub(crate) enum Grammar {
+    JsonObject,
+    JsonSchema(Value),
+    Regex(String),
+    Lark(String),
+    Choice(Vec<String>),
+}
 
 /// The one grammar that was asked for, by whatever name.
 pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {
@@ -13,10 +21,16 @@ pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {
     let mut add = |name: &str, grammar: Option<Grammar>| {
         asked.extend(grammar.map(|grammar| Named { name: name.into(), grammar }));
     };
-    add("guided_json", fields.take::<Value>("guided_json")?.map(|value| schema("guided_json", value)).transpose()?);
+    add(
+        "guided_json",
+        fields.take::<Value>("guided_json")?.map(|value| schema("guided_json", value)).transpose()?,
+    );
     add("guided_regex", fields.take("guided_regex")?.map(Grammar::Regex));
     add("guided_grammar", fields.take("guided_grammar")?.map(Grammar::Lark));
-    add("guided_choice", fields.take("guided_choice")?.map(|list| choice("guided_choice", list)).transpose()?);
+    add(
+        "guided_choice",
+        fields.take("guided_choice")?.map(|list| choice("guided_choice", list)).transpose()?,
+    );
     fields.ignore(&["guided_decoding_backend"]);
     fields.refuse("guided_whitespace_pattern", "whitespace cannot be chosen")?;
     let mut asked = asked.into_iter();
@@ -89,7 +103,10 @@ fn structured_outputs(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError
     }
     outputs.end()?;
     if asked.len() > 1 {
-        return Err(ApiError::field("structured_outputs", "one of json, regex, grammar, choice, json_object"));
+        return Err(ApiError::field(
+            "structured_outputs",
+            "one of json, regex, grammar, choice, json_object",
+        ));
     }
     Ok(asked.pop().map(|(name, grammar)| Named { name: format!("structured_outputs.{name}"), grammar }))
 }

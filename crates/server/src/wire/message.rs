@@ -52,7 +52,8 @@ impl RawMessage {
         if rest.get("audio").is_some_and(|audio| !audio.is_null()) {
             return Err(ApiError::unsupported(format!("messages[{at}].audio"), "only text is read"));
         }
-        let calls = rest.get("tool_calls").or(rest.get("function_call")).is_some_and(|calls| !calls.is_null());
+        let calls =
+            rest.get("tool_calls").or(rest.get("function_call")).is_some_and(|calls| !calls.is_null());
         if content.is_none() && !(role == "assistant" && calls) {
             return Err(ApiError::field(format!("messages[{at}].content"), "this field is required"));
         }

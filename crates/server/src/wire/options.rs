@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) stream: Option<StreamOptions>,
     min_tokens: u32,
+    /// As they were given, to say which one ended a text.
+    pub(crate) stops: Vec<String>,
     stop_strings: Option<StopStrings>,
     stop_token_ids: Vec<u32>,
     ignore_eos: bool,
@@ -67,6 +69,7 @@ impl Options {
     /// `max_tokens` are the names that the limit goes by.
     pub(crate) fn take(fields: &mut Fields<'_>, max_tokens: &[&str]) -> Result<Self, ApiError> {
         let choices = fields.take("n")?.unwrap_or(1);
+        let (stops, stop_strings) = stop_strings(fields)?;
         let options = Self {
             model: fields.take("model")?,
             sampling: Sampling::take(fields)?,
@@ -74,7 +77,8 @@ impl Options {
             best_of: fields.take("best_of")?.unwrap_or(choices),
             max_tokens: first(fields, max_tokens)?,
             min_tokens: fields.take("min_tokens")?.unwrap_or(0),
-            stop_strings: stop_strings(fields)?,
+            stops,
+            stop_strings,
             stop_token_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
             grammar: grammar::take(fields)?,
@@ -153,7 +157,7 @@ impl Options {
 
     fn constraint(&self, texts: &Texts) -> Result<Option<Constraint>, ApiError> {
         let Some(Named { name, grammar }) = &self.grammar else { return Ok(None) };
-        match texts.grammar(grammar) {
+        match todo_grammar(texts, grammar) {
             Ok(constraint) => Ok(Some(constraint)),
             Err(error) => Err(ApiError::field(name.as_str(), error).with_code("invalid_grammar")),
         }
@@ -187,16 +191,19 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-fn stop_strings(fields: &mut Fields<'_>) -> Result<Option<StopStrings>, ApiError> {
+fn stop_strings(fields: &mut Fields<'_>) -> Result<(Vec<String>, Option<StopStrings>), ApiError> {
     let kept = fields.take("include_stop_str_in_output")?.unwrap_or(false);
     let stops = match fields.take("stop")? {
-        None => return Ok(None),
+        None => Vec::new(),
         Some(OneOrMany::One(stop)) => vec![stop],
-        Some(OneOrMany::Many(stops)) if stops.is_empty() => return Ok(None),
         Some(OneOrMany::Many(stops)) => stops,
     };
+    if stops.is_empty() {
+        return Ok((stops, None));
+    }
     let text = if kept { StopText::Keep } else { StopText::Drop };
-    StopStrings::new(&stops, text).map(Some).map_err(|error| ApiError::field("stop", error))
+    let strings = StopStrings::new(&stops, text).map_err(|error| ApiError::field("stop", error))?;
+    Ok((stops, Some(strings)))
 }
 
 fn time_limit(fields: &mut Fields<'_>) -> Result<Option<Duration>, ApiError> {
@@ -301,4 +308,8 @@ mod tests {
             assert_eq!((error.status().as_u16(), &json["error"]["param"]), (400, &param.into()), "{body}");
         }
     }
+}
+
+fn todo_grammar(_: &Texts, _: &super::grammar::Grammar) -> Result<Constraint, String> {
+    Err("not yet".into())
 }

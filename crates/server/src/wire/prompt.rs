@@ -82,9 +82,7 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Prompts, S::Error> {
         match seq.next_element()? {
             None => Err(S::Error::custom("there is no prompt in the list")),
-            Some(Element::Token(first)) => {
-                Ok(Prompts(vec![Prompt::Tokens(rest(vec![first], &mut seq)?)]))
-            }
+            Some(Element::Token(first)) => Ok(Prompts(vec![Prompt::Tokens(rest(vec![first], &mut seq)?)])),
             Some(Element::Text(first)) => {
                 let texts = rest(vec![first], &mut seq)?;
                 Ok(Prompts(texts.into_iter().map(Prompt::Text).collect()))
@@ -97,7 +95,10 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     }
 }
 
-fn rest<'de, T: Deserialize<'de>, S: SeqAccess<'de>>(mut found: Vec<T>, seq: &mut S) -> Result<Vec<T>, S::Error> {
+fn rest<'de, T: Deserialize<'de>, S: SeqAccess<'de>>(
+    mut found: Vec<T>,
+    seq: &mut S,
+) -> Result<Vec<T>, S::Error> {
     while let Some(next) = seq.next_element()? {
         found.push(next);
     }

@@ -103,7 +103,8 @@ mod tests {
     #[test]
     fn what_is_not_said_is_the_models_default() {
         let base = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::default() };
-        let said = sampling(r#"{"temperature": 0, "top_k": -1, "seed": -1, "logit_bias": {"7": -100}}"#).unwrap();
+        let said =
+            sampling(r#"{"temperature": 0, "top_k": -1, "seed": -1, "logit_bias": {"7": -100}}"#).unwrap();
         let params = said.over(base.clone());
         let logit_bias = vec![(7, -100.0)];
         assert_eq!(params, SamplingParams { temperature: 0.0, top_k: 0, seed: u64::MAX, logit_bias, ..base });

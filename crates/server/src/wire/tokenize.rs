@@ -57,7 +57,8 @@ impl Source {
         match Conversation::take(fields) {
             Ok(conversation) => {
                 fields.refuse("continue_final_message", "not supported")?;
-                fields.refuse("add_special_tokens", "the chat template says what a conversation begins with")?;
+                fields
+                    .refuse("add_special_tokens", "the chat template says what a conversation begins with")?;
                 Ok(Self::Conversation(conversation))
             }
             Err(error) if error.message().starts_with("messages: this field is required") => {
@@ -128,6 +129,8 @@ mod tests {
     fn a_pin_takes_tokens_too() {
         let pin = PinRequest::parse(br#"{"tokens": [1, 2], "cache_salt": "a"}"#).unwrap();
         assert_eq!(pin.scope, Scope::new(b"a", b""));
-        assert!(matches!(pin.source, Source::Prompt { prompt: Prompt::Tokens(tokens), .. } if tokens == [1, 2]));
+        assert!(
+            matches!(pin.source, Source::Prompt { prompt: Prompt::Tokens(tokens), .. } if tokens == [1, 2])
+        );
     }
 }

@@ -1,0 +1,43 @@
+//! What the server itself counts.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+#[derive(Debug, Default)]
+pub(crate) struct Http {
+    pub(super) requests: Family<Answered, Counter>,
+    pub(super) in_flight: Gauge,
+}
+
+/// `path` is the route's pattern, so that clients cannot make up labels.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(super) struct Answered {
+    path: String,
+    method: &'static str,
+    code: u16,
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct InFlight(Gauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Http {
+    pub(crate) fn begin(&self) -> InFlight {
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
+    }
+
+    pub(crate) fn answered(&self, path: &str, method: &str, code: u16) {
+        let known = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"];
+        let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
+        self.requests.get_or_create(&Answered { path: path.into(), method, code }).inc();
+    }
+}
