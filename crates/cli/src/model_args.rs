@@ -135,6 +135,9 @@ impl ModelArgs {
             bar.set_position(at.bytes_done);
         })?;
         bar.finish_and_clear();
+        for note in llm.notes() {
+            eprintln!("note: {note}");
+        }
         Ok(llm)
     }
 }

@@ -120,8 +120,15 @@ fn what_cannot_work_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_pool_too_small_for_the_text_says_so_and_nothing_hangs() {
-    let output = octavo(&["generate", "fn main() {", "--num-pages", "1", "--ignore-eos", "-n", "200"]);
+fn a_pool_smaller_than_the_model_bounds_the_text_and_says_so() {
+    let output = octavo(&["generate", "fn main() {", "--num-pages", "1", "--ignore-eos", "-n", "200", "--json", "-"]);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && error.contains("1 page"), "{error}");
+    assert!(output.status.success() && error.contains("16 tokens"), "{error}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let len = |key: &str| answer[key].as_array().unwrap().len();
+    assert_eq!(len("prompt_token_ids") + len("token_ids"), 16);
+    assert_eq!(answer["finish_reason"], "length");
+    let asked = octavo(&["generate", "fn main() {", "--num-pages", "1", "--max-model-len", "100"]);
+    let error = String::from_utf8(asked.stderr).unwrap();
+    assert!(!asked.status.success() && error.contains("1 page") && error.contains("16 tokens"), "{error}");
 }

@@ -23,7 +23,7 @@ use crate::runner::{Logits, Runner};
 use crate::task::{Running, Task};
 use octavo_kv::{KvCache, Settings};
 use octavo_text::Tokenizer;
-use octavo_types::{Pages, Timestamp, Tokens};
+use octavo_types::{Pages, SeqId, Timestamp, Tokens};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ pub struct Engine {
     /// Prompt tokens in the open step.
     pub(crate) prompt_tokens: Tokens,
     pub(crate) logits: Logits,
+    /// Tokens chosen in this step, for sequences that go on.
+    pub(crate) chosen: Vec<(SeqId, u32)>,
     pub(crate) pace: Pace,
     /// What could be had when the first in the queue last found too little.
     pub(crate) blocked_with: Option<(RequestId, Pages)>,
@@ -61,13 +63,18 @@ pub struct Engine {
     published: Option<Timestamp>,
 }
 
-/// How long a step took, part by part.
+/// What a step did, and how long its parts took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepTimes {
+pub struct StepReport {
+    /// Sequences in it.
+    pub sequences: usize,
+    /// Tokens computed, and how many of them were of prompts.
+    pub tokens: usize,
+    pub prompt_tokens: Tokens,
     /// Plan and commit.
     pub plan: Duration,
     pub run: Duration,
-    /// Publishing what was computed.
+    /// Publishing what was computed, adding what was chosen.
     pub publish: Duration,
     /// Choosing tokens, their text, stop rules, events.
     pub sample: Duration,
@@ -82,18 +89,19 @@ impl Engine {
         tokenizer: Option<Tokenizer>,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
+        let cache = KvCache::new(settings.clone())?;
         let (len, total) = (config.max_len, settings.total);
         if settings.least_pages(len) > total {
             let most = settings.longest(len);
             return Err(ConfigError::MaxLen { len, total, most });
         }
         let vocab = runner.vocab();
-        let intake = Intake::new(settings.clone(), len, config.max_batch, vocab, config.max_waiting);
+        let intake = Intake::new(settings, len, config.max_batch, vocab, config.max_waiting);
         Ok(Self {
             intake: Arc::new(intake),
             metrics: Arc::default(),
             tokenizer,
-            cache: KvCache::new(settings)?,
+            cache,
             runner,
             queue: Queue::default(),
             running: Vec::new(),
@@ -103,6 +111,7 @@ impl Engine {
             wanted: Vec::new(),
             prompt_tokens: Tokens::ZERO,
             logits: Logits::default(),
+            chosen: Vec::new(),
             pace: Pace::default(),
             blocked_with: None,
             now: Timestamp::default(),
@@ -155,30 +164,36 @@ impl Engine {
     }
 
     /// One step. What happened is added to `events`.
-    pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepTimes {
+    pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepReport {
         let began = Instant::now();
         self.now = self.now.max(now);
         self.plan(events);
-        let mut times = StepTimes::default();
+        let mut report = StepReport::default();
         if !self.cache.step().is_empty() {
             self.commit();
-            times.plan = began.elapsed();
+            report.sequences = self.wanted.len();
+            report.tokens = self.batch.rows().tokens.len();
+            report.prompt_tokens = self.prompt_tokens;
+            report.plan = began.elapsed();
             let ran = self.run();
-            times.run = began.elapsed() - times.plan;
+            report.run = began.elapsed() - report.plan;
             self.now = Timestamp(self.now.0 + began.elapsed().as_micros() as u64);
+            let mark = Instant::now();
             match ran {
                 Ok(()) => {
                     self.cache.complete();
-                    times.publish = began.elapsed() - times.plan - times.run;
+                    report.publish = mark.elapsed();
                     self.post_process(events);
+                    report.sample = mark.elapsed() - report.publish;
+                    self.add_chosen(events);
+                    report.publish = mark.elapsed() - report.sample;
                 }
                 Err(reason) => self.recover(&reason, events),
             }
-            times.sample = began.elapsed() - times.plan - times.run - times.publish;
-            self.note(&times);
+            self.note(&report);
         }
         self.publish();
-        times
+        report
     }
 
     /// Lays the planned step out for the runner.
@@ -187,17 +202,17 @@ impl Engine {
         self.batch.fill(&self.cache, |span| wanted[span]);
     }
 
-    fn note(&mut self, times: &StepTimes) {
+    fn note(&mut self, report: &StepReport) {
         let metrics = &self.metrics;
         metrics.steps.add(1);
-        metrics.step_tokens.observe(self.batch.rows().tokens.len() as f64);
-        metrics.plan_time.observe_time(times.plan);
-        metrics.run_time.observe_time(times.run);
-        metrics.post_time.observe_time(times.publish + times.sample);
+        metrics.step_tokens.observe(report.tokens as f64);
+        metrics.plan_time.observe_time(report.plan);
+        metrics.run_time.observe_time(report.run);
+        metrics.post_time.observe_time(report.publish + report.sample);
         if self.prompt_tokens > Tokens::ZERO {
             metrics.chunk.observe(f64::from(self.prompt_tokens.0));
         }
-        self.pace.note(self.prompt_tokens, times.plan + times.run + times.publish + times.sample);
+        self.pace.note(self.prompt_tokens, report.plan + report.run + report.publish + report.sample);
     }
 
     /// Shows the state of things to whoever reads the metrics, ten times a second at most.

@@ -32,7 +32,7 @@ mod thread;
 pub use batch::{Batch, Wanted};
 pub use config::{Batching, ConfigError, EngineConfig};
 pub use constraint::Constraint;
-pub use engine::{Engine, Events, StepTimes};
+pub use engine::{Engine, Events, StepReport};
 pub use event::{Event, Failure, FinishReason, Finished, NewToken, Usage};
 pub use generate::{Flow, Output, Outputs};
 pub use intake::{Intake, Place};

@@ -43,6 +43,17 @@ impl Engine {
         }
     }
 
+    /// Makes what was chosen part of its sequence.
+    pub(crate) fn add_chosen(&mut self, events: &mut Events) {
+        for (seq, token) in std::mem::take(&mut self.chosen) {
+            let Err(error) = self.cache.append(seq, token) else { continue };
+            if let Some(running) = self.running.iter().find(|running| running.seq == seq) {
+                let id = running.task.id();
+                self.fail_request(id, Failure::Step(error.to_string()), events);
+            }
+        }
+    }
+
     fn take_result(&mut self, at: usize, events: &mut Events) -> Result<(), Failure> {
         let Some(span) = self.running[at].span.filter(|_| self.running[at].finished.is_none()) else {
             return Ok(());
@@ -161,10 +172,7 @@ impl Engine {
         }
         match end {
             Some(end) => self.finish(at, text, end, events),
-            None => {
-                let pushed = self.cache.append(seq, sampled.token);
-                pushed.map_err(|error| Failure::Step(error.to_string()))?;
-            }
+            None => self.chosen.push((seq, sampled.token)),
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ pub use octavo_engine::{
     Accepted, AuditReport, Batching, CacheReport, Constraint, Counter, Engine, EngineConfig, EngineHandle, Event,
     Events, Failure, FinishReason, Finished, Finishes, Flow, Gauge, Histogram, Intake, MAX_LOGPROBS, Metrics,
     NewToken, NoAnswer, Output, Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams,
-    ScoreError, SequenceReport, Sink, StepTimes, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
+    ScoreError, SequenceReport, Sink, StepReport, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
 };
 pub use octavo_kv::{Counters, PageCounts, PinError, PinId, PolicyKind, Prompt, Scope, Snapshot, Stop};
 pub use octavo_model::{GenerationConfig, ModelConfig, Progress};

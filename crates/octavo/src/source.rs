@@ -45,6 +45,17 @@ impl Source {
         }
     }
 
+    /// The model's tokenizer alone.
+    pub fn tokenizer(&self) -> Result<Tokenizer, LoadError> {
+        match self {
+            Self::BuiltIn => {
+                let texts = TokenizerConfig::from_slice(built_in::TOKENIZER_CONFIG)?;
+                Ok(Tokenizer::from_slice(built_in::TOKENIZER, &texts)?)
+            }
+            Self::Directory(dir) => Ok(Tokenizer::from_dir(dir, &TokenizerConfig::from_dir(dir)?)?),
+        }
+    }
+
     /// Conversations whose answers stand earlier in them, one JSON object a line with `messages` and `answer`:
     /// what a cache that loses or blurs something gets wrong. Only the built-in model has its own.
     pub fn recall(&self) -> Option<&'static str> {

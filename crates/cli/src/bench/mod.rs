@@ -5,10 +5,12 @@
 
 mod attention;
 mod belady;
+mod capacity;
 mod decode;
 mod gemm;
 mod machine;
 mod measure;
+mod null_runner;
 mod pool;
 mod pool_baseline;
 mod pool_work;
@@ -16,7 +18,10 @@ mod prefill;
 mod prefix;
 mod prefix_work;
 mod random_model;
+mod scheduler;
 mod sequences;
+mod serving;
+mod serving_load;
 mod trace;
 mod trace_file;
 
@@ -47,6 +52,9 @@ enum Bench {
     Attention(attention::Args),
     Decode(decode::Args),
     Prefill(prefill::Args),
+    Scheduler(scheduler::Args),
+    Capacity(capacity::Args),
+    Serving(serving::Args),
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
@@ -59,6 +67,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Bench::Attention(args) => attention::run(args)?,
         Bench::Decode(args) => decode::run(args)?,
         Bench::Prefill(args) => prefill::run(args)?,
+        Bench::Scheduler(args) => scheduler::run(args)?,
+        Bench::Capacity(args) => capacity::run(args)?,
+        Bench::Serving(args) => serving::run(args)?,
     };
     sink.write(&report)
 }

@@ -41,7 +41,7 @@ impl Geometry {
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
             "hidden_size": self.hidden, "intermediate_size": self.mlp, "num_hidden_layers": self.layers,
             "num_attention_heads": self.q_heads, "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim, "vocab_size": self.vocab, "max_position_embeddings": 8192,
+            "head_dim": self.head_dim, "vocab_size": self.vocab, "max_position_embeddings": 16384,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
         });
         Ok(ModelConfig::from_json(&config.to_string())?)

@@ -1,0 +1,139 @@
+//! Loads for `octavo bench serving`: engines over a model of random weights, and requests driven through them.
+
+use super::machine::Machine;
+use super::measure::SEED;
+use super::random_model::{Geometry, load};
+use anyhow::{Result, bail};
+use octavo_backend::WeightFormat;
+use octavo_cpu::{Cpu, Level};
+use octavo_engine::{
+    Engine, EngineConfig, Event, Events, ModelRunner, Request, RequestId, StepReport,
+};
+use octavo_kv::Settings;
+use octavo_model::{ModelConfig, Weights};
+use octavo_types::{Bytes, KvDtype, PageSize, Pages, Timestamp, Tokens};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// A geometry with its weights in memory, ready to be loaded as often as needed.
+pub(super) struct Rig {
+    pub(super) machine: Machine,
+    config: ModelConfig,
+    weights: Weights,
+}
+
+/// How one engine differs from another.
+#[derive(Debug, Clone)]
+pub(super) struct Variant {
+    pub(super) contiguous: bool,
+    pub(super) prefix_cache: bool,
+    /// Memory for keys and values, in tokens.
+    pub(super) tokens: u32,
+    pub(super) engine: EngineConfig,
+}
+
+impl Rig {
+    pub(super) fn new(machine: Machine, geometry: &Geometry) -> Result<Self> {
+        let weights = geometry.weights(machine.pool())?;
+        Ok(Self { config: geometry.config()?, weights, machine })
+    }
+
+    pub(super) fn engine(&self, variant: &Variant) -> Result<Engine> {
+        let Variant { contiguous, prefix_cache, tokens, ref engine } = *variant;
+        let slot = PageSize::new(engine.max_len.0).expect("sequences have tokens");
+        let page_size = if contiguous { slot } else { PageSize::DEFAULT };
+        let spec = self.config.kv_spec(KvDtype::F16, page_size, None)?;
+        let model = load(&self.machine, &self.config, &spec, &self.weights, WeightFormat::AsStored)?;
+        let total = Pages(tokens / page_size.tokens().0);
+        let threads = self.machine.pool().threads();
+        let cpu = Cpu::new(threads.try_into().expect("at least one thread"), Level::detect());
+        let runner = ModelRunner::new(cpu, model, &spec, total)?;
+        let budget = Bytes(u64::from(total.0) * spec.page_bytes().0);
+        let settings = Settings { total, prefix_cache, ..Settings::for_model(&spec, budget) };
+        Ok(Engine::new(engine.clone(), settings, Box::new(runner), None)?)
+    }
+
+    pub(super) fn vocab(&self) -> u32 {
+        self.config.vocab() as u32
+    }
+}
+
+/// When things happened to a request, in seconds from the start of its load.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Life {
+    pub(super) sent: f64,
+    pub(super) tokens: Vec<f64>,
+}
+
+impl Life {
+    pub(super) fn ttft(&self) -> f64 {
+        self.tokens.first().map_or(f64::INFINITY, |first| first - self.sent)
+    }
+}
+
+/// What running a load showed.
+#[derive(Debug, Default)]
+pub(super) struct Ran {
+    pub(super) seconds: f64,
+    pub(super) steps: Vec<(StepReport, f64)>,
+    pub(super) lives: Vec<Life>,
+}
+
+/// Runs requests to their end. Each is sent once so many tokens have been generated in all.
+pub(super) fn run(engine: &mut Engine, requests: Vec<(u64, Request)>, tick: &dyn Fn()) -> Result<Ran> {
+    let start = Instant::now();
+    let mut ran = Ran::default();
+    let mut index: HashMap<RequestId, usize> = HashMap::new();
+    let mut to_come = requests.into_iter().peekable();
+    let (mut generated, mut events) = (0, Events::new());
+    loop {
+        while let Some((_, request)) = to_come.next_if(|(after, _)| *after <= generated) {
+            let accepted = engine.intake().accept(request)?;
+            index.insert(accepted.id(), ran.lives.len());
+            ran.lives.push(Life { sent: start.elapsed().as_secs_f64(), tokens: Vec::new() });
+            engine.submit(accepted);
+        }
+        if !engine.has_work() {
+            break;
+        }
+        let before = start.elapsed();
+        let report = engine.step(Timestamp(before.as_micros() as u64), &mut events);
+        let now = start.elapsed().as_secs_f64();
+        if report.tokens > 0 {
+            ran.steps.push((report, now - before.as_secs_f64()));
+        }
+        for (id, event) in events.drain(..) {
+            match event {
+                Event::Token(_) => {
+                    generated += 1;
+                    ran.lives[index[&id]].tokens.push(now);
+                }
+                Event::Failed(failure) => bail!("{id} failed: {failure}"),
+                _ => {}
+            }
+        }
+        tick();
+    }
+    ran.seconds = start.elapsed().as_secs_f64();
+    Ok(ran)
+}
+
+/// Random tokens, the same in every run.
+pub(super) struct Tokenish(fastrand::Rng, u32);
+
+impl Tokenish {
+    pub(super) fn new(vocab: u32) -> Self {
+        Self(fastrand::Rng::with_seed(SEED), vocab)
+    }
+    pub(super) fn prompt(&mut self, len: u32) -> Vec<u32> {
+        (0..len).map(|_| self.0.u32(..self.1)).collect()
+    }
+    pub(super) fn between(&mut self, low: u32, high: u32) -> u32 {
+        self.0.u32(low..=high)
+    }
+}
+
+/// An engine's settings for a batch of so many, sequences of at most `max_len`.
+pub(super) fn config(max_batch: u32, max_len: u32) -> EngineConfig {
+    EngineConfig::new(max_batch, Tokens(max_len))
+}
