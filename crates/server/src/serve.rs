@@ -41,7 +41,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let drain = config.drain;
-    let app = Arc::new(App::new(&serving, config));
+    let parts = (serving.texts.clone(), serving.handle.clone(), serving.spec.clone());
+    let app = tokio::task::spawn_blocking(move || App::new(parts, config)).await;
+    let app = Arc::new(app.map_err(|_| ServeError::EnginePanicked)?);
     let mut server = Server::new(listener, app.clone());
     tokio::select! {
         () = shutdown => {}

@@ -7,7 +7,7 @@ use crate::metrics::Exporter;
 use crate::wire::error::ApiError;
 use crate::wire::prompt::Room;
 use axum::http::StatusCode;
-use octavo::{EngineHandle, KvSpec, NoAnswer, Serving, Texts};
+use octavo::{EngineHandle, KvSpec, NoAnswer, Texts};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,8 +32,11 @@ pub(crate) struct App {
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 impl App {
-    pub(crate) fn new(serving: &Serving, config: ServerConfig) -> Self {
-        let Serving { texts, handle, spec, .. } = serving;
+    /// Asks the engine how it is set up, and waits for the answer.
+    pub(crate) fn new(
+        (texts, handle, spec): (Arc<Texts>, EngineHandle, KvSpec),
+        config: ServerConfig,
+    ) -> Self {
         let mut names: Vec<Arc<str>> = config.model_names.iter().map(|name| name.as_str().into()).collect();
         if names.is_empty() {
             names.push(texts.name().into());
@@ -41,13 +44,13 @@ impl App {
         let tokenizer = texts.tokenizer();
         let longest = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_bytes(id).len()).max();
         Self {
-            exporter: Exporter::new(handle, spec, &names[0], config.metrics_compat),
+            exporter: Exporter::new(&handle, &spec, &names[0], config.metrics_compat),
             keys: Keys::new(&config),
             limits: Limits::new(&config),
             health: crate::health::Health::default(),
-            texts: texts.clone(),
-            handle: handle.clone(),
-            spec: spec.clone(),
+            texts,
+            handle,
+            spec,
             config,
             names,
             started: now(),

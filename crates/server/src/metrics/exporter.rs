@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Exporter {
@@ -32,6 +33,7 @@ struct Fixed {
 
 impl Exporter {
     pub(crate) fn new(handle: &EngineHandle, spec: &KvSpec, model: &Arc<str>, compat: MetricsCompat) -> Self {
+        let source = Source { metrics: handle.metrics().clone(), at_start: fresh(handle) };
         let settings = handle.intake().settings();
         let fixed = Fixed {
             page_size: settings.page_size.tokens().0,
@@ -51,14 +53,13 @@ impl Exporter {
             "Requests being answered",
             http.in_flight.clone(),
         );
-        let metrics = handle.metrics().clone();
         let label = |name: &'static str, value: &str| (name.into(), value.to_owned().into());
         let own = registry.sub_registry_with_labels([label("model_name", model)].into_iter());
-        own.register_collector(Box::new(Own { metrics: metrics.clone(), fixed: fixed.clone() }));
+        own.register_collector(Box::new(Own { source: source.clone(), fixed: fixed.clone() }));
         if compat == MetricsCompat::Vllm {
             let labels = [label("model_name", model), label("engine", "0")];
             let vllm = registry.sub_registry_with_labels(labels.into_iter());
-            vllm.register_collector(Box::new(Vllm { metrics, fixed }));
+            vllm.register_collector(Box::new(Vllm { source, fixed }));
         }
         Self { registry, http }
     }
@@ -71,10 +72,29 @@ impl Exporter {
     }
 }
 
+/// Where the numbers come from.
+#[derive(Debug, Clone)]
+struct Source {
+    metrics: Arc<Metrics>,
+    /// What holds before the first step.
+    at_start: Option<Snapshot>,
+}
+
+impl Source {
+    fn cache(&self) -> Option<Snapshot> {
+        self.metrics.cache().or_else(|| self.at_start.clone())
+    }
+}
+
+/// The cache before anything ran. An engine that does not answer shows it with its first step.
+fn fresh(handle: &EngineHandle) -> Option<Snapshot> {
+    handle.report(Duration::from_secs(5)).ok().map(|report| report.snapshot)
+}
+
 /// Octavo's own names.
 #[derive(Debug)]
 struct Own {
-    metrics: Arc<Metrics>,
+    source: Source,
     fixed: Fixed,
 }
 
@@ -83,19 +103,16 @@ impl Collector for Own {
         let mut out = Out(encoder);
         self.encode_requests(&mut out)?;
         self.encode_steps(&mut out)?;
-        match self.metrics.cache() {
-            Some(snapshot) => {
-                self.encode_pages(&mut out, &snapshot)?;
-                self.encode_counters(&mut out, &snapshot.counters)
-            }
-            None => Ok(()),
-        }
+        self.encode_build(&mut out)?;
+        let Some(snapshot) = self.source.cache() else { return Ok(()) };
+        self.encode_pages(&mut out, &snapshot)?;
+        self.encode_counters(&mut out, &snapshot.counters)
     }
 }
 
 impl Own {
     fn encode_requests(&self, out: &mut Out<'_>) -> fmt::Result {
-        let m = &self.metrics;
+        let m = &self.source.metrics;
         out.gauge("octavo_requests_running", "Requests that run", m.requests_running.get() as f64)?;
         out.gauge("octavo_requests_waiting", "Requests that wait", m.requests_waiting.get() as f64)?;
         out.gauge("octavo_sequences_running", "Sequences that run", m.sequences_running.get() as f64)?;
@@ -130,7 +147,7 @@ impl Own {
     }
 
     fn encode_steps(&self, out: &mut Out<'_>) -> fmt::Result {
-        let m = &self.metrics;
+        let m = &self.source.metrics;
         out.counter("octavo_steps", "Steps", m.steps.get())?;
         out.counter("octavo_failed_steps", "Steps that failed", m.failed_steps.get())?;
         out.counter("octavo_failed_audits", "Checks that found the cache wrong", m.failed_audits.get())?;
@@ -168,6 +185,11 @@ impl Own {
         )?;
         out.gauge("octavo_pages_allocated_per_second", "Over ten seconds", snapshot.allocated_per_second)?;
         out.gauge("octavo_pages_freed_per_second", "Over ten seconds", snapshot.freed_per_second)?;
+        Ok(())
+    }
+
+    fn encode_build(&self, out: &mut Out<'_>) -> fmt::Result {
+        let fixed = &self.fixed;
         let labels = [
             ("device", fixed.device.as_str()),
             ("kv_dtype", &fixed.dtype),
@@ -216,7 +238,7 @@ fn pages_f64(pages: octavo::Pages) -> f64 {
 /// The names of vLLM, so that what was made for it works unchanged.
 #[derive(Debug)]
 struct Vllm {
-    metrics: Arc<Metrics>,
+    source: Source,
     fixed: Fixed,
 }
 
@@ -232,8 +254,8 @@ impl Collector for Vllm {
 
 impl Vllm {
     fn encode_gauges(&self, out: &mut Out<'_>) -> fmt::Result {
-        let (m, fixed) = (&self.metrics, &self.fixed);
-        let usage = m.cache().map_or(0.0, |snapshot| snapshot.utilisation());
+        let (m, fixed) = (&self.source.metrics, &self.fixed);
+        let usage = self.source.cache().map_or(0.0, |snapshot| snapshot.utilisation());
         out.gauge("vllm:num_requests_running", "Requests that run", m.requests_running.get() as f64)?;
         out.gauge("vllm:num_requests_waiting", "Requests that wait", m.requests_waiting.get() as f64)?;
         out.gauge("vllm:kv_cache_usage_perc", "Share of the pages in use, 0 to 1", usage)?;
@@ -249,8 +271,8 @@ impl Vllm {
     }
 
     fn encode_counters(&self, out: &mut Out<'_>) -> fmt::Result {
-        let m = &self.metrics;
-        let counters = m.cache_counters().unwrap_or_default();
+        let m = &self.source.metrics;
+        let counters = self.source.cache().map_or_else(Counters::default, |snapshot| snapshot.counters);
         let queries = counters.hit_tokens + counters.missed_tokens;
         out.counter("vllm:prefix_cache_queries", "Prompt tokens looked up", queries)?;
         out.counter("vllm:prefix_cache_hits", "Prompt tokens found", counters.hit_tokens)?;
@@ -272,7 +294,7 @@ impl Vllm {
     }
 
     fn encode_latencies(&self, out: &mut Out<'_>) -> fmt::Result {
-        let m = &self.metrics;
+        let m = &self.source.metrics;
         for (name, help, histogram) in [
             ("vllm:time_to_first_token_seconds", "From arrival to the first token", &m.time_to_first_token),
             ("vllm:inter_token_latency_seconds", "Between two tokens", &m.inter_token_latency),
@@ -290,7 +312,7 @@ impl Vllm {
     }
 
     fn encode_sizes(&self, out: &mut Out<'_>) -> fmt::Result {
-        let m = &self.metrics;
+        let m = &self.source.metrics;
         // Octavo does not follow single pages through their lives; the names are there for those who ask for them.
         let none = Histogram::new(&[0.1, 1.0, 10.0, 60.0, 600.0, 3600.0]);
         for (name, help, histogram) in [
