@@ -5,12 +5,16 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod constraint;
 mod generate;
 mod runner;
 mod sampler;
 mod score;
 
 pub use batch::{Batch, Wanted};
+pub use constraint::{
+    CompilerError, Constraint, ConstraintError, Grammar, GrammarCompiler, GrammarError, Progress,
+};
 pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};
 pub use runner::{Logits, ModelRunner, Runner};
 pub use sampler::{
