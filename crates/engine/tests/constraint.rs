@@ -20,6 +20,16 @@ fn any_json_object_is_an_object() {
     assert!(!constraint.is_complete(), "nothing has been said yet");
 }
 
+#[test]
+fn a_model_that_says_spaces_has_to_say_something_else_soon() {
+    let mut constraint = compiler().compile(&Grammar::JsonObject).unwrap();
+    let token = |text| tokenizer().encode(text, Markup::Literal).unwrap()[0];
+    constraint.accept(token("{")).unwrap();
+    let spaces = (0..100).take_while(|_| constraint.accept(token(" ")).is_ok()).count();
+    assert!((2..=32).contains(&spaces), "{spaces}");
+    assert!(speak(&mut constraint, 1).ends_with(['}', ' ', '\n', '\t', '\r']));
+}
+
 fn order_schema() -> Value {
     json!({
         "type": "object",
