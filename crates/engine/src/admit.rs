@@ -81,8 +81,9 @@ impl Engine {
         }
         let room = self.room();
         let by_slots = self.cache.settings().page_size.tokens() >= self.config.max_len;
-        let share = if by_slots { 1.0 } else { f64::from(self.config.prompt_share) };
-        f64::from(need.0) <= (f64::from(room.0) * share).floor()
+        let share = if by_slots { 1.0 } else { self.config.prompt_share };
+        // A share such as 0.9 is a little less than that in binary: nine of ten pages are within it all the same.
+        f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON)
     }
 
     /// Puts the beginning into the step; `false` if there was no room for it.

@@ -60,6 +60,9 @@ impl EngineConfig {
         if self.max_batch == 0 {
             return Err(ConfigError::NoBatch);
         }
+        if self.max_len < Tokens(2) {
+            return Err(ConfigError::NoLength(self.max_len));
+        }
         if least == Tokens::ZERO || least > most {
             return Err(ConfigError::Chunk { least, most });
         }
@@ -80,6 +83,8 @@ impl EngineConfig {
 pub enum ConfigError {
     #[error("a batch of no sequences runs nothing: choose a maximum batch size of at least 1")]
     NoBatch,
+    #[error("no prompt and its next token fit {0}: choose a maximum length of at least 2 tokens")]
+    NoLength(Tokens),
     #[error("chunks cannot have at least {least} and at most {most}: the first must be 1 or more and not above the second")]
     Chunk { least: Tokens, most: Tokens },
     #[error("new prompts cannot take {0} of the free pages: choose a share above 0 and at most 1")]

@@ -31,7 +31,9 @@ mod thread;
 
 pub use batch::{Batch, Wanted};
 pub use config::{Batching, ConfigError, EngineConfig};
-pub use constraint::Constraint;
+pub use constraint::{
+    CompilerError, Constraint, ConstraintError, Grammar, GrammarCompiler, GrammarError, Progress,
+};
 pub use engine::{Engine, Events, StepReport};
 pub use event::{Event, Failure, FinishReason, Finished, NewToken, Usage};
 pub use generate::{Flow, Output, Outputs};

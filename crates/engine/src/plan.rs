@@ -9,6 +9,7 @@ use crate::engine::{Engine, Events};
 use crate::event::Failure;
 use crate::pace::chunk_for;
 use crate::queue::Waiting;
+use crate::request::RequestId;
 use crate::task::Running;
 use octavo_kv::{AllocError, Claim, Reuse, ScheduleError};
 use octavo_types::{Pages, Tokens};
@@ -228,20 +229,29 @@ impl Engine {
             if self.plan_chunk(0, &mut budget, Others::Stay, events) == Planned::Yes {
                 return;
             }
+            if self.running.first().is_some_and(|first| first.started_over) {
+                // It has run out again, and would every time.
+                self.fail_alone(id, events);
+                continue;
+            }
             if !self.start_over(events) {
                 continue;
             }
             match self.plan_chunk(0, &mut budget, Others::Stay, events) {
                 Planned::Yes => return,
                 Planned::Gone => {}
-                Planned::NoRoom => {
-                    let sequence = self.cache.sequence(self.running[0].seq).expect("running");
-                    let need = self.cache.settings().least_pages(sequence.prompt().len());
-                    let free = self.cache.available(Claim::Running);
-                    self.fail_request(id, Failure::OutOfPages { need, free }, events);
-                }
+                Planned::NoRoom => self.fail_alone(id, events),
             }
         }
+    }
+
+    /// Fails the only request that runs, because there is not enough for it.
+    fn fail_alone(&mut self, id: RequestId, events: &mut Events) {
+        let sequence = self.cache.sequence(self.running[0].seq).expect("running");
+        let settings = self.cache.settings();
+        let need = settings.least_pages(sequence.prompt().len());
+        let free = sequence.pages() + self.cache.available(Claim::Running);
+        self.fail_request(id, Failure::OutOfPages { need, free }, events);
     }
 
     /// Admits the only sequence again, alone with its own pages. Whether there still is one.
@@ -250,7 +260,7 @@ impl Engine {
         let prompt = self.cache.preempt(seq).expect("it is not in the step");
         match self.cache.admit(prompt, Reuse::Nothing) {
             Ok((seq, _)) => {
-                self.running.push(Running::new(task, seq));
+                self.running.push(Running { started_over: true, ..Running::new(task, seq) });
                 true
             }
             Err(error) => {

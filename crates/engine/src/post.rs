@@ -1,5 +1,6 @@
 //! After a step has run: tokens are chosen, become text, and end what they end.
 
+use crate::constraint::Progress;
 use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished, NewToken};
 use crate::queue::Waiting;
@@ -244,7 +245,7 @@ fn choose_token(
     let mut complete = false;
     if let Some(constraint) = &mut task.constraint {
         constraint.accept(token).map_err(|error| refused(&error))?;
-        complete = constraint.must_end();
+        complete = constraint.progress() == Progress::MustEnd;
     }
     let (text, matched) = task.text.as_mut().map_or((String::new(), None), |text| text.push(token));
     let enough = task.generated + 1 >= request.max_tokens || known + Tokens(1) >= max_len;

@@ -171,6 +171,8 @@ pub(crate) struct Running {
     pub(crate) seq: SeqId,
     /// Whether it has tokens to compute before the next can be chosen, beside the last.
     pub(crate) reading: bool,
+    /// Whether it was admitted as the only one, sharing nothing: there is no more room to be made for it.
+    pub(crate) started_over: bool,
     /// Which span of the open step is its own.
     pub(crate) span: Option<usize>,
     pub(crate) finished: Option<FinishReason>,
@@ -179,7 +181,7 @@ pub(crate) struct Running {
 impl Running {
     /// A sequence that was just admitted.
     pub(crate) fn new(task: Task, seq: SeqId) -> Self {
-        Self { task, seq, reading: true, span: None, finished: None }
+        Self { task, seq, reading: true, started_over: false, span: None, finished: None }
     }
 
     pub(crate) fn order(&self) -> Order {

@@ -4,14 +4,14 @@ use crate::texts::Texts;
 use octavo_backend::BackendError;
 use octavo_cpu::{Cpu, Level};
 use octavo_engine::{
-    Engine, EngineHandle, Failure, Flow, ModelRunner, Outputs, Request, SamplingParams, ScoreError, SubmitError,
+    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, ModelRunner, Outputs, Request, SamplingParams, ScoreError, SubmitError,
 };
 use octavo_model::{Model, ModelConfig, Progress};
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
 use octavo_types::{KvSpec, SpecError, Tokens};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,10 @@ pub enum LlmError {
     #[error(transparent)]
     Failed(#[from] Failure),
     #[error(transparent)]
+    Compiler(#[from] CompilerError),
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
+    #[error(transparent)]
     Score(#[from] ScoreError),
 }
 
@@ -88,7 +92,8 @@ impl Llm {
         let model = Model::load(&cpu, config.clone(), &spec, &weights, options.weights, progress)?;
         let runner = ModelRunner::new(cpu, model, &spec, settings.total)?;
         let engine = Engine::new(engine, settings, Box::new(runner), Some(tokenizer.clone()))?;
-        let texts = Texts { name, config, generation, tokenizer, template };
+        let compiler = OnceLock::new();
+        let texts = Texts { name, config, generation, tokenizer, template, compiler };
         Ok(Self { texts: Arc::new(texts), spec, engine, notes })
     }
 

@@ -1,18 +1,20 @@
 //! A model's way with words: everything about it that is not on a device.
 
 use crate::llm::LlmError;
-use octavo_engine::SamplingParams;
+use octavo_engine::{CompilerError, Constraint, Grammar, GrammarCompiler, SamplingParams};
 use octavo_model::{GenerationConfig, ModelConfig};
 use octavo_text::{ChatInput, ChatTemplate, Markup, Message, SpecialTokens, Tokenizer};
+use std::sync::OnceLock;
 
 /// Shared by all who talk to a model, on any thread.
-#[derive(Debug)]
 pub struct Texts {
     pub(crate) name: String,
     pub(crate) config: ModelConfig,
     pub(crate) generation: GenerationConfig,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) template: Option<ChatTemplate>,
+    /// Made when the first grammar is asked for.
+    pub(crate) compiler: OnceLock<Result<GrammarCompiler, CompilerError>>,
 }
 
 impl Texts {
@@ -73,5 +75,18 @@ impl Texts {
 
     pub fn decode(&self, tokens: &[u32]) -> Result<String, LlmError> {
         Ok(self.tokenizer.decode(tokens, SpecialTokens::Skip)?)
+    }
+
+    /// Makes a grammar ready for a request. May take a while: not for the engine's thread.
+    pub fn grammar(&self, grammar: &Grammar) -> Result<Constraint, LlmError> {
+        let make = || GrammarCompiler::new(&self.tokenizer, &self.stop_tokens());
+        let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
+        Ok(compiler.compile(grammar)?)
+    }
+}
+
+impl std::fmt::Debug for Texts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Texts").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn identify(State(app): State<Arc<App>>, mut request: Request, 
     let matched = request.extensions().get::<MatchedPath>();
     let path = matched.map_or("other", |path| path.as_str()).to_owned();
     request.extensions_mut().insert(id.clone());
-    let in_flight = app.exporter.http.begin();
+    let in_flight = app.exporter.http.request();
     let mut response = next.run(request).instrument(span.clone()).await;
     drop(in_flight);
     let status = response.status().as_u16();

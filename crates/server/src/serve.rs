@@ -106,9 +106,10 @@ impl Server {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     let connection = self.connection(stream, peer);
+                    let counted = self.app.exporter.http.connection();
                     self.tasks.spawn(async move {
                         connection.await;
-                        drop(slot);
+                        drop((slot, counted));
                     });
                 }
                 Err(error) => {

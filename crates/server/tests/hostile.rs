@@ -34,9 +34,27 @@ fn refused(path: &str, body: &[u8]) -> Answer {
 fn bodies_that_are_not_what_they_should_be_are_refused() {
     let nested = |open: &str, close: &str| open.repeat(100_000) + &close.repeat(100_000);
     let bodies: Vec<Vec<u8>> = [
-        "", " ", "{", "}", "[]", "null", "true", "3", "\"x\"", "{\"prompt\": \"a\"", "{\"prompt\": \"a", "{'prompt': 'a'}",
-        "{\"prompt\": \"a\",}", "{\"prompt\": NaN}", "{\"prompt\": Infinity}", "{} {}", "{\"prompt\": \"\\ud800\"}",
-        "{\"prompt\": \"a\", \"prompt\": \"b\"}", "{\"a\": 1}", "\u{feff}{}", "{\"prompt\": \"\u{1}\"}",
+        "",
+        " ",
+        "{",
+        "}",
+        "[]",
+        "null",
+        "true",
+        "3",
+        "\"x\"",
+        "{\"prompt\": \"a\"",
+        "{\"prompt\": \"a",
+        "{'prompt': 'a'}",
+        "{\"prompt\": \"a\",}",
+        "{\"prompt\": NaN}",
+        "{\"prompt\": Infinity}",
+        "{} {}",
+        "{\"prompt\": \"\\ud800\"}",
+        "{\"prompt\": \"a\", \"prompt\": \"b\"}",
+        "{\"a\": 1}",
+        "\u{feff}{}",
+        "{\"prompt\": \"\u{1}\"}",
     ]
     .iter()
     .map(|body| body.as_bytes().to_vec())
@@ -62,10 +80,35 @@ fn bodies_that_are_not_what_they_should_be_are_refused() {
 #[test]
 fn every_field_of_a_wrong_type_is_refused_by_name() {
     let fields = [
-        "model", "n", "best_of", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
-        "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids", "ignore_eos",
-        "priority", "time_limit_ms", "cache_salt", "stream", "stream_options", "response_format", "guided_regex",
-        "guided_grammar", "guided_choice", "structured_outputs", "logprobs", "include_stop_str_in_output",
+        "model",
+        "n",
+        "best_of",
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "stop",
+        "seed",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "stop_token_ids",
+        "ignore_eos",
+        "priority",
+        "time_limit_ms",
+        "cache_salt",
+        "stream",
+        "stream_options",
+        "response_format",
+        "guided_regex",
+        "guided_grammar",
+        "guided_choice",
+        "structured_outputs",
+        "logprobs",
+        "include_stop_str_in_output",
         "skip_special_tokens",
     ];
     let wrong = [json!({"a": [1]}), json!([{}]), json!([[]]), json!({"": {"": null}})];
@@ -131,8 +174,14 @@ fn values_out_of_range_are_refused_by_name() {
         (json!([{"content": "a"}]), "messages[0]"),
         (json!([{"role": "user"}]), "messages[0].content"),
         (json!([{"role": "robot", "content": "a"}]), "messages[0].role"),
-        (json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]), "messages[0].content[0].type"),
-        (json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]), "messages[0].content[0].type"),
+        (
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "messages[0].content[0].type",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]),
+            "messages[0].content[0].type",
+        ),
     ] {
         let answer = refused(BOTH[1], json!({"messages": messages}).to_string().as_bytes());
         assert_eq!(answer.error()["param"], param, "{}", answer.text());
@@ -153,7 +202,8 @@ fn a_body_that_is_too_large_is_not_read() {
     assert_eq!((answer.status, &answer.error()["code"]), (413, &json!("body_too_large")));
     // The same without saying so beforehand.
     let mut stream = SERVER.connect();
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     for _ in 0..160 {
         if stream.write_all(b"10000\r\n").and_then(|()| stream.write_all(&large[..65536])).is_err() {
@@ -209,7 +259,9 @@ fn a_client_that_never_sends_its_body_is_given_up() {
 
 #[test]
 fn what_is_not_http_does_no_harm() {
-    for bytes in [&b"\x16\x03\x01\x02\x00\x01"[..], b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", &[b'A'; 100_000]] {
+    for bytes in
+        [&b"\x16\x03\x01\x02\x00\x01"[..], b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", &[b'A'; 100_000]]
+    {
         let mut stream = SERVER.connect();
         let _ = stream.write_all(bytes);
         let _ = stream.read_to_end(&mut Vec::new());

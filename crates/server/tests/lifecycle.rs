@@ -48,10 +48,12 @@ fn a_client_that_goes_away_gives_its_pages_back() {
         assert_eq!(cache["sequences"], json!([]));
     }
     let metrics = server.get("/metrics");
-    let aborted = metrics.text().lines().find(|line| line.contains("finished_reason=\"abort\"")).unwrap().to_owned();
+    let aborted =
+        metrics.text().lines().find(|line| line.contains("finished_reason=\"abort\"")).unwrap().to_owned();
     assert!(aborted.ends_with(" 2"), "{aborted}");
     // Had they run to their end, they would have made 8000 tokens.
-    let made = metrics.text().lines().find(|line| line.starts_with("octavo_generation_tokens_total")).unwrap();
+    let made =
+        metrics.text().lines().find(|line| line.starts_with("octavo_generation_tokens_total")).unwrap();
     let made: f64 = made.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(made < 7000.0, "{made}");
 }
@@ -70,7 +72,8 @@ fn a_client_that_goes_away_while_it_waits_is_forgotten() {
 
 #[test]
 fn a_full_queue_says_when_to_come_back() {
-    let server = TestServer::with(ServerOptions::default(), Options { max_batch: 1, max_waiting: 1, ..slow_engine() });
+    let server =
+        TestServer::with(ServerOptions::default(), Options { max_batch: 1, max_waiting: 1, ..slow_engine() });
     let running = start_long(&server, true);
     server.wait_for_cache("one runs", |cache| used(cache) > 0);
     let waiting = start_long(&server, true);
@@ -86,7 +89,8 @@ fn a_full_queue_says_when_to_come_back() {
 #[test]
 fn a_list_of_prompts_that_does_not_fit_the_queue_leaves_nothing_behind() {
     let server = TestServer::with(ServerOptions::default(), Options { max_waiting: 3, ..slow_engine() });
-    let refused = server.post(PATH, &json!({"prompt": vec!["a"; 200], "max_tokens": 1000, "ignore_eos": true}));
+    let refused =
+        server.post(PATH, &json!({"prompt": vec!["a"; 200], "max_tokens": 1000, "ignore_eos": true}));
     assert_eq!(refused.status, 503, "{}", refused.text());
     server.wait_for_cache("all is free", |cache| used(cache) == 0 && cache["waiting"] == 0);
 }
@@ -170,10 +174,12 @@ fn a_client_that_does_not_read_is_cut_off() {
     loop {
         let metrics = server.get("/metrics");
         let text = metrics.text();
-        let count = |start: &str| text.lines().find(|line| line.starts_with(start)).and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        let ended = count("octavo_requests_finished_total{reason=\"abort\"").unwrap_or(0.0)
-            + count("octavo_requests_finished_total{reason=\"length\"").unwrap_or(0.0);
-        let connections = count("octavo_http_connections").unwrap_or(0.0);
+        let count = |wanted: &str| {
+            let line = text.lines().find(|line| line.contains(wanted)).expect(wanted);
+            line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+        };
+        let ended = count("finished_reason=\"abort\"") + count("finished_reason=\"length\"");
+        let connections = count("octavo_http_connections ");
         // This probe's own connection is one.
         if ended >= 1.0 && connections <= 1.0 {
             break;

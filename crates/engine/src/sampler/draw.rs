@@ -70,35 +70,31 @@ fn total(kept: &[(f32, u32)]) -> f64 {
 /// The `top_k` heaviest in order, cut where their share reaches `top_p`.
 pub(super) fn keep_likeliest(weights: &[f32], top_k: usize, top_p: f32) -> Vec<(f32, u32)> {
     if top_k > 0 {
-        let kept = largest(weights, top_k, 0.0);
+        let mut kept = largest(weights, top_k, 0.0);
         let enough = total(&kept) * f64::from(top_p);
-        return cut(kept, enough).unwrap_or_else(|kept| kept);
+        cut(&mut kept, enough);
+        return kept;
     }
     let enough = sum_by(weights, |weight| weight) * f64::from(top_p);
     let mut kept = Vec::new();
     for front in FRONTS {
-        kept = match cut(largest(weights, front, 0.0), enough) {
-            Ok(kept) => return kept,
-            Err(kept) => kept,
-        };
+        kept = largest(weights, front, 0.0);
+        if cut(&mut kept, enough) {
+            break;
+        }
     }
     kept
 }
 
-/// The first whose weights reach `enough`; all of them, as an error, if they do not.
-fn cut(mut kept: Vec<(f32, u32)>, enough: f64) -> Result<Vec<(f32, u32)>, Vec<(f32, u32)>> {
+/// Keeps the first whose weights reach `enough`; says whether they do.
+fn cut(kept: &mut Vec<(f32, u32)>, enough: f64) -> bool {
     let mut sum = 0.0;
     let reached = kept.iter().position(|(weight, _)| {
         sum += f64::from(*weight);
         sum >= enough
     });
-    match reached {
-        Some(at) => {
-            kept.truncate(at + 1);
-            Ok(kept)
-        }
-        None => Err(kept),
-    }
+    kept.truncate(reached.map_or(kept.len(), |at| at + 1));
+    reached.is_some()
 }
 
 /// The random stream of choice `choice` of a request. The first choice has the seed's own.

@@ -74,15 +74,24 @@ fn largest_of_many(values: &[f32], k: usize, floor: f32) -> Vec<(f32, u32)> {
 
 /// The sum of `f` over all values, in an order that depends on their number alone.
 pub(super) fn sum_by(values: &[f32], f: impl Fn(f32) -> f32) -> f64 {
-    let mut lanes = [0f64; LANES];
-    let chunks = values.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(f(*value));
+    let mut sum = 0.0;
+    let mut block = [0.0; BLOCK];
+    for values in values.chunks(BLOCK) {
+        // Apart from the sum, so that neither runs out of registers.
+        for (to, value) in block.iter_mut().zip(values) {
+            *to = f(*value);
         }
+        let mut lanes = [0f64; LANES];
+        let chunks = block[..values.len()].chunks_exact(LANES);
+        let rest: f64 = chunks.remainder().iter().map(|value| f64::from(*value)).sum();
+        for chunk in chunks {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(*value);
+            }
+        }
+        sum += lanes.into_iter().sum::<f64>() + rest;
     }
-    lanes.into_iter().chain(rest.iter().map(|value| f64::from(f(*value)))).sum()
+    sum
 }
 
 /// e to the power of `x`, for `x` at most 0: within two units in the last place, 0 below -87 and for NaN. The

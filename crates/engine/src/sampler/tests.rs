@@ -199,6 +199,27 @@ fn logprobs_are_of_the_models_own_distribution() {
 }
 
 #[test]
+fn nothing_that_changes_the_choice_changes_the_logprobs() {
+    let logits = [1.0f32, 3.0, 2.0, 3.0];
+    let mask: TokenMask = [0, 2].into_iter().collect();
+    let asked = SamplingParams { logprobs: Some(4), ..SamplingParams::default() };
+    let changes = [
+        (SamplingParams { temperature: 0.7, ..asked.clone() }, None),
+        (SamplingParams { logit_bias: vec![(2, 9.0)], ..asked.clone() }, None),
+        (SamplingParams { repetition_penalty: 9.0, ..asked.clone() }, None),
+        (SamplingParams { presence_penalty: 2.0, ..asked.clone() }, None),
+        (asked, Some(&mask)),
+    ];
+    for (params, mask) in changes {
+        let mut sampler = Sampler::new(params, &[1]).unwrap();
+        for position in 0..3 {
+            let sampled = sampler.sample(&mut logits.clone(), position, mask).unwrap();
+            assert_eq!(sampled.logprobs, Some(logprobs_of(&logits, sampled.token, 4)));
+        }
+    }
+}
+
+#[test]
 fn without_alternatives_only_the_chosen_token_is_told() {
     let mut sampler =
         Sampler::new(SamplingParams { logprobs: Some(0), ..SamplingParams::default() }, &[]).unwrap();

@@ -53,6 +53,7 @@ impl Exporter {
             "Requests being answered",
             http.in_flight.clone(),
         );
+        registry.register("octavo_http_connections", "Open connections", http.connections.clone());
         let label = |name: &'static str, value: &str| (name.into(), value.to_owned().into());
         let own = registry.sub_registry_with_labels([label("model_name", model)].into_iter());
         own.register_collector(Box::new(Own { source: source.clone(), fixed: fixed.clone() }));

@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 pub(crate) struct Http {
     pub(super) requests: Family<Answered, Counter>,
     pub(super) in_flight: Gauge,
+    pub(super) connections: Gauge,
 }
 
 /// `path` is the route's pattern, so that clients cannot make up labels.
@@ -19,20 +20,29 @@ pub(super) struct Answered {
     code: u16,
 }
 
-/// A request that is being answered.
+/// Something that goes on, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct InFlight(Gauge);
+pub(crate) struct Ongoing(Gauge);
 
-impl Drop for InFlight {
+impl Ongoing {
+    fn begin(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Ongoing {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
 impl Http {
-    pub(crate) fn begin(&self) -> InFlight {
-        self.in_flight.inc();
-        InFlight(self.in_flight.clone())
+    pub(crate) fn request(&self) -> Ongoing {
+        Ongoing::begin(&self.in_flight)
+    }
+    pub(crate) fn connection(&self) -> Ongoing {
+        Ongoing::begin(&self.connections)
     }
 
     pub(crate) fn answered(&self, path: &str, method: &str, code: u16) {

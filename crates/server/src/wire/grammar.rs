@@ -2,16 +2,8 @@
 
 use super::error::ApiError;
 use super::fields::Fields;
+use octavo::Grammar;
 use serde_json::Value;
-
-#[derive(Debug, Clone)]
-pub(crate) enum Grammar {
-    JsonObject,
-    JsonSchema(Value),
-    Regex(String),
-    Lark(String),
-    Choice(Vec<String>),
-}
 
 /// The one grammar that was asked for, by whatever name.
 pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {

@@ -1,0 +1,232 @@
+//! Grammars from anyone: what cannot be followed is refused with a reason, in bounded time, and nothing dies.
+
+mod demo;
+
+use demo::compiler;
+use octavo_engine::{Grammar, GrammarError};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Far above what any of them takes, far below what a client would call hanging.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn refusal(grammar: Grammar) -> GrammarError {
+    let started = Instant::now();
+    let result = compiler().compile(&grammar);
+    assert!(started.elapsed() < PATIENCE, "took {:?}", started.elapsed());
+    result.expect_err("refused")
+}
+
+/// Either refused, or harmless: a text goes on or ends with an error, and no token of it takes long.
+fn harmless(grammar: Grammar) {
+    let started = Instant::now();
+    let compiled = compiler().compile(&grammar);
+    assert!(started.elapsed() < PATIENCE, "took {:?}", started.elapsed());
+    let Ok(mut constraint) = compiled else { return };
+    for step in 0..60 {
+        let started = Instant::now();
+        let Ok(mask) = constraint.mask() else { return };
+        let allowed: Vec<u32> = mask.iter().filter(|token| !demo::eos().contains(token)).collect();
+        // Neither always the first nor always the last: those are often the dullest way on.
+        let Some(token) = allowed.get(step * 7919 % allowed.len().max(1)) else { return };
+        let Ok(()) = constraint.accept(*token) else { return };
+        assert!(started.elapsed() < PATIENCE / 10, "a token took {:?}", started.elapsed());
+    }
+}
+
+fn reason(grammar: Grammar) -> String {
+    match refusal(grammar) {
+        GrammarError::Invalid { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn regex(regex: impl Into<String>) -> Grammar {
+    Grammar::Regex(regex.into())
+}
+
+fn nested(levels: usize, inner: &dyn Fn(Value) -> Value) -> Value {
+    (0..levels).fold(json!({"type": "string"}), |schema, _| inner(schema))
+}
+
+#[test]
+fn invalid_regular_expressions_are_refused_with_a_reason() {
+    for source in ["(", "[z-a]", "a{2,1}", r"\p{Nonsense}", r"(?<=a)b", r"(a)\1", r"\bword\b"] {
+        let reason = reason(regex(source));
+        assert!(!reason.is_empty() && !reason.contains("backtrace"), "{source}: {reason}");
+    }
+}
+
+#[test]
+fn explosive_regular_expressions_are_refused_or_harmless() {
+    for source in [
+        "a{1,1000000}{1,1000000}",
+        "((a{0,100}){0,100}){0,100}",
+        "(a|aa)+{1,1000}",
+        "(.*a){500}",
+        "([ab]*a[ab]{25})",
+        "(x+x+)+y",
+        "a{99999999}",
+        ".{0,100000}",
+    ] {
+        harmless(regex(source));
+    }
+    harmless(regex("a?".repeat(5000) + &"a".repeat(5000)));
+    harmless(regex("(".repeat(200) + "a" + &")".repeat(200)));
+    harmless(regex("(".repeat(8000) + "a" + &")".repeat(8000)));
+    harmless(regex("a|".repeat(7000) + "b"));
+    harmless(regex("ab".repeat(8000)));
+    harmless(regex("(a".repeat(120) + &")*".repeat(120)));
+    harmless(regex("(?:a*".repeat(120) + &"b)*".repeat(120)));
+}
+
+#[test]
+fn grammars_too_large_are_refused_by_size() {
+    let size = |grammar| match refusal(grammar) {
+        GrammarError::TooLarge { bytes, max, .. } => bytes > max,
+        other => panic!("{other:?}"),
+    };
+    assert!(size(regex("a".repeat(20_000))));
+    assert!(size(Grammar::Lark("x".repeat(300_000))));
+    assert!(size(Grammar::JsonSchema(json!({"const": "x".repeat(300_000)}))));
+    assert!(size(Grammar::JsonSchema(json!({"enum": (0..300_000).collect::<Vec<u32>>()}))));
+    let wide: serde_json::Map<String, Value> = (0..1001).map(|n| (n.to_string(), json!(true))).collect();
+    let wide = Grammar::JsonSchema(json!({"properties": wide}));
+    assert_eq!(refusal(wide), GrammarError::TooWide { keys: 1001 });
+    assert!(size(Grammar::Choice(vec!["x".repeat(20_000)])));
+    assert!(matches!(refusal(Grammar::Choice(vec![])), GrammarError::Choices { count: 0 }));
+    assert!(matches!(
+        refusal(Grammar::Choice(vec!["a".into(); 5000])),
+        GrammarError::Choices { count: 5000 }
+    ));
+    assert_eq!(refusal(Grammar::Choice(vec!["a".into(), "".into()])), GrammarError::EmptyChoice { index: 1 });
+}
+
+#[test]
+fn nesting_beyond_reason_is_refused_not_followed_down() {
+    let objects = |inner: Value| json!({"type": "object", "properties": {"a": inner}});
+    // By hand: the macro recurses.
+    let items = |inner| Value::Object([("items".to_string(), inner)].into_iter().collect());
+    let deep = Grammar::JsonSchema(nested(10_000, &items));
+    assert_eq!(compiler().compile(&deep).unwrap_err(), GrammarError::TooDeep);
+    // Dropping it would recurse as well, and that is not the subject.
+    std::mem::forget(deep);
+    harmless(Grammar::JsonSchema(nested(40, &objects)));
+    for all in ["allOf", "anyOf", "oneOf"] {
+        harmless(Grammar::JsonSchema(nested(45, &|inner| json!({all: [inner, {"minLength": 1}]}))));
+    }
+    harmless(Grammar::JsonSchema(nested(45, &|inner| json!({"items": inner, "type": "array"}))));
+    for open in ["(", "(\")\" ", "(\"a\" | ", "["] {
+        let close = if open == "[" { "]" } else { ")" };
+        let source = format!("start: {}\"a\"{}", open.repeat(5000), close.repeat(5000));
+        assert!(reason(Grammar::Lark(source)).contains("nested"), "{open}");
+    }
+    let chained = |n: usize| {
+        let brackets = |bracket: &str| bracket.repeat(20);
+        format!("r{n}:{}\"b\"? r{}{}\n", brackets("("), n + 1, brackets(")"))
+    };
+    let rules: String = (0..1000).map(chained).collect();
+    harmless(Grammar::Lark(format!("start: r0\n{rules}r1000: \"a\"\n")));
+}
+
+#[test]
+fn schemas_that_refer_to_themselves_are_refused_or_harmless() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        json!({"allOf": [{"$ref": "#"}, {"type": "object"}]}),
+        json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+        json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+        json!({"type": "array", "items": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}),
+    ] {
+        harmless(Grammar::JsonSchema(schema));
+    }
+    assert!(reason(Grammar::JsonSchema(json!({"$ref": "#/$defs/missing"}))).contains("missing"));
+    let remote = Grammar::JsonSchema(json!({"$ref": "https://example.com/schema.json"}));
+    assert!(reason(remote).contains("example.com"));
+}
+
+#[test]
+fn keywords_that_are_not_supported_are_named() {
+    let schema = |keyword: &str, value: Value| Grammar::JsonSchema(json!({"type": "object", keyword: value}));
+    for (keyword, value) in [
+        ("dependentSchemas", json!({"a": {"type": "object"}})),
+        ("propertyNames", json!({"pattern": "^a"})),
+        ("unevaluatedProperties", json!(false)),
+        ("if", json!({"type": "object"})),
+        ("not", json!({"type": "string"})),
+    ] {
+        let reason = reason(schema(keyword, value));
+        assert!(reason.contains(keyword), "{keyword}: {reason}");
+    }
+    // A client's own options cannot turn that off.
+    let lenient = json!({"type": "object", "not": {}, "x-guidance": {"lenient": true}});
+    assert!(reason(Grammar::JsonSchema(lenient)).contains("not"));
+}
+
+#[test]
+fn values_that_are_no_schema_are_refused() {
+    for value in [json!(null), json!(false), json!([]), json!("string")] {
+        assert_eq!(refusal(Grammar::JsonSchema(value)), GrammarError::NotASchema);
+    }
+    assert!(compiler().compile(&Grammar::JsonSchema(json!(true))).is_ok());
+    reason(Grammar::JsonSchema(json!({"type": "nonsense"})));
+    reason(Grammar::JsonSchema(json!({"minItems": 3, "maxItems": 2, "type": "array"})));
+}
+
+fn options(count: usize) -> Vec<Value> {
+    (0..count).map(|n| json!({"type": "object", "properties": {n.to_string(): {}}})).collect()
+}
+
+#[test]
+fn huge_counts_in_schemas_are_refused_or_harmless() {
+    for schema in [
+        json!({"type": "array", "minItems": 1_000_000_000u64}),
+        json!({"type": "array", "maxItems": 1_000_000_000u64, "items": {"type": "array", "maxItems": 1_000_000_000u64}}),
+        json!({"type": "string", "minLength": 1_000_000_000u64}),
+        json!({"type": "string", "maxLength": 1_000_000u64}),
+        json!({"type": "string", "pattern": "(a{1,10000}){1,10000}"}),
+        json!({"type": "object", "minProperties": 1_000_000u64}),
+        json!({"type": "integer", "minimum": -1e300, "maximum": 1e300}),
+        json!({"type": "number", "multipleOf": 1e-300}),
+        json!({"type": "integer", "multipleOf": 999_999_937u64}),
+        json!({"enum": (0..15_000).map(|n| format!("{n:x}")).collect::<Vec<_>>()}),
+        json!({"anyOf": (0..8000).map(|n| json!({"const": n})).collect::<Vec<_>>()}),
+        json!({"oneOf": (0..3000).map(|n| json!({"type": "string", "maxLength": n})).collect::<Vec<_>>()}),
+        json!({"allOf": (0..3000).map(|n| json!({"type": "string", "maxLength": n})).collect::<Vec<_>>()}),
+        json!({"allOf": [{"anyOf": options(300)}, {"anyOf": options(300)}, {"anyOf": options(300)}]}),
+    ] {
+        harmless(Grammar::JsonSchema(schema));
+    }
+    let wide: serde_json::Map<String, Value> =
+        (0..1000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    harmless(Grammar::JsonSchema(json!({"type": "object", "properties": wide, "required": []})));
+}
+
+#[test]
+fn lark_grammars_that_run_away_are_refused_or_harmless() {
+    assert!(!reason(Grammar::Lark("start: missing".into())).is_empty());
+    reason(Grammar::Lark(String::new()));
+    for source in [
+        "start: start",
+        "start: start start | \"a\"",
+        "start: a\na: b\nb: a",
+        "start: \"a\"*****",
+        "start: A\nA: A",
+    ] {
+        harmless(Grammar::Lark(source.into()));
+    }
+    const RULES: usize = 4500;
+    let chain = |upper: bool| {
+        let name = |n: usize| if upper { format!("R{n}") } else { format!("r{n}") };
+        let rules: String = (0..RULES).map(|n| format!("{}: {}\n", name(n), name(n + 1))).collect();
+        format!("start: {}\n{rules}{}: \"a\"\n", name(0), name(RULES))
+    };
+    harmless(Grammar::Lark(chain(false)));
+    harmless(Grammar::Lark(chain(true)));
+    harmless(Grammar::Lark(format!("start: T\nT: {}/a/", "~".repeat(30_000))));
+    harmless(Grammar::Lark(format!("start: T\nT: /a/{}", " & /a/".repeat(9_000))));
+    harmless(Grammar::Lark(format!("start: \"a\"{}", "?".repeat(60_000))));
+    harmless(Grammar::Lark(format!("start: {}", "\"a\" | ".repeat(9_000) + "\"b\"")));
+}

@@ -1,0 +1,178 @@
+//! Too little memory: nobody fails who could ever fit, and nobody waits forever.
+
+mod fake;
+
+use fake::{Bench, expected, prompt};
+use octavo_engine::{Engine, EngineConfig, Failure, FinishReason, Request, SubmitError};
+use octavo_kv::{Prompt, Scope, Settings};
+use octavo_types::{Pages, Tokens};
+
+#[test]
+fn running_out_of_pages_while_decoding_fails_nobody_and_the_youngest_gives_way() {
+    let mut bench = Bench::small(12, 4, 8);
+    let ids = [1, 2, 3, 4].map(|who| bench.send(Request::new(prompt(who, 4), 30)));
+    bench.run();
+    bench.assert_all_right();
+    assert!(bench.engine.metrics().preemptions.get() > 0);
+    let preemptions = ids.map(|id| bench.outputs(id).usage.preemptions);
+    assert_eq!(preemptions[0], 0, "the oldest keeps its pages");
+    assert!(preemptions[3] > 0, "the youngest is the first to give way");
+    let ends = ids.map(|id| bench.ended_in(id));
+    assert!(ends.is_sorted(), "older ones end first: {ends:?}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn the_lower_priority_gives_way_even_if_it_came_first() {
+    let mut bench = Bench::small(12, 4, 8);
+    let low = bench.send(Request { priority: 5, ..Request::new(prompt(1, 4), 36) });
+    bench.step();
+    let high = bench.send(Request { priority: -5, ..Request::new(prompt(2, 4), 36) });
+    bench.run();
+    bench.assert_all_right();
+    assert!(bench.outputs(low).usage.preemptions > 0);
+    assert_eq!(bench.outputs(high).usage.preemptions, 0);
+}
+
+#[test]
+fn what_a_preempted_request_computed_is_found_again_while_there_is_room() {
+    let mut bench = Bench::small(12, 4, 8);
+    let ids = [1, 2].map(|who| bench.send(Request::new(prompt(who, 16), 20)));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.outputs(ids[1]).usage.preemptions, 1);
+    let recomputed = bench.engine.metrics().tokens_recomputed.get();
+    assert_eq!(bench.log.computed() as u64, 2 * 35 + recomputed);
+}
+
+#[test]
+fn with_a_small_pool_and_many_long_prompts_everyone_completes_in_turn() {
+    let config = EngineConfig { chunk: (Tokens(16), Tokens(32)), ..EngineConfig::new(8, Tokens(128)) };
+    let mut bench = Bench::new(config, Bench::pool(32, 4));
+    let ids: Vec<_> = (0..40)
+        .map(|who| bench.send(Request::new(prompt(who, 40 + 7 * who as usize % 60), 1 + who % 20)))
+        .collect();
+    bench.run();
+    bench.assert_all_right();
+    let begins: Vec<_> = ids.iter().map(|id| bench.began_in(*id)).collect();
+    assert!(begins.is_sorted(), "nobody is passed by one who came later: {begins:?}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_lone_request_as_long_as_the_pool_completes() {
+    for (len, reserve) in [(20, 0), (47, 0), (1, 0), (20, 5), (47, 11)] {
+        let settings = Settings { reserve: Pages(reserve), pin_quota: Pages(0), ..Bench::pool(12, 4) };
+        let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), settings);
+        let id = bench.send(Request::new(prompt(1, len), 1000));
+        bench.run();
+        bench.assert_right(id);
+        assert_eq!(len + bench.tokens(id).len(), 48);
+        assert_eq!(bench.outputs(id).choices[0].finish, Some(FinishReason::Length));
+        assert_eq!(bench.engine.cache().snapshot().peak_used, Pages(12));
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_cached_prefix_is_in_nobodys_way() {
+    let mut bench = Bench::small(12, 4, 8);
+    let cached = prompt(1, 47);
+    bench.send(Request::new(cached.clone(), 1));
+    bench.run();
+    for common in [1, 4, 30, 45] {
+        bench.send(Request::new([&cached[..common], &prompt(2, 46 - common)].concat(), 2));
+        bench.run();
+    }
+    bench.assert_all_right();
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_whole_pools_worth_of_choices_completes() {
+    let mut bench = Bench::small(12, 4, 4);
+    let request = Request::new(prompt(1, 30), 1000);
+    let sampling = octavo_engine::SamplingParams { temperature: 1.0, seed: 3, ..request.sampling.clone() };
+    let id = bench.send(Request { choices: 4, best_of: 4, sampling, ..request });
+    bench.run();
+    bench.assert_right(id);
+    assert!(bench.outputs(id).usage.preemptions > 0);
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn what_can_never_fit_is_refused_before_anything_runs() {
+    let mut bench = Bench::small(12, 4, 8);
+    let refused = bench.try_send(Request::new(prompt(1, 48), 1)).unwrap_err();
+    assert_eq!(refused, SubmitError::PromptTooLong { prompt: Tokens(48), max: Tokens(48) });
+    bench.send(Request::new(prompt(1, 48), 0));
+    let refused = bench.try_send(Request::new(prompt(1, 49), 0)).unwrap_err();
+    assert_eq!(refused, SubmitError::PromptTooLong { prompt: Tokens(49), max: Tokens(48) });
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.engine.intake().waiting(), 0);
+    let runner = fake::PageRunner::new(Pages(12), Bench::pool(12, 4).page_size);
+    assert!(
+        Engine::new(EngineConfig::new(8, Tokens(49)), Bench::pool(12, 4), Box::new(runner), None).is_err()
+    );
+}
+
+#[test]
+fn the_reserve_is_for_those_who_run() {
+    // Of twelve pages two are used and four reserved: new prompts may have four fifths of six.
+    for (pages, at_once) in [(4, true), (5, false)] {
+        let settings = Settings { reserve: Pages(4), ..Bench::pool(12, 4) };
+        let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), settings);
+        bench.send(Request::new(prompt(1, 7), 40));
+        bench.step();
+        bench.send(Request::new(prompt(2, 4 * pages), 1));
+        bench.step();
+        assert_eq!(!bench.log.steps_of(2).is_empty(), at_once, "{pages} pages");
+        bench.run();
+        bench.assert_all_right();
+        assert_eq!(bench.engine.cache().snapshot().peak_used, Pages(12), "who runs takes the reserve too");
+    }
+}
+
+/// Twelve pages, six of them pinned.
+fn half_pinned() -> Bench {
+    let settings = Settings { pin_quota: Pages(6), ..Bench::pool(12, 4) };
+    let size = settings.page_size;
+    let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), settings);
+    bench.send(Request::new(prompt(9, 24), 1));
+    bench.run();
+    let pinned = Prompt::new(prompt(9, 24), Scope::default(), size).unwrap();
+    assert_eq!(bench.engine.pin(&pinned).unwrap().1, Tokens(24));
+    bench
+}
+
+#[test]
+fn what_does_not_fit_beside_pinned_pages_fails_with_the_reason_and_nothing_else_does() {
+    for (len, max_tokens) in [(30, 3), (4, 40), (24, 10)] {
+        let mut bench = half_pinned();
+        let small = bench.send(Request::new(prompt(1, 6), 8));
+        let large = bench.send(Request::new(prompt(2, len), max_tokens));
+        let after = bench.send(Request::new(prompt(3, 6), 8));
+        bench.run();
+        bench.assert_right(small);
+        bench.assert_right(after);
+        let outputs = bench.outputs(large);
+        let failure = outputs.failure.expect("it cannot fit");
+        assert!(matches!(failure, Failure::OutOfPages { need: Pages(7..=8), free: Pages(6) }), "{failure:?}");
+        let said = failure.to_string();
+        assert!(said.contains("only 6 pages could be had with nothing else running"), "{said}");
+        let right = expected(&bench.requests[&large], 0, Tokens(48));
+        let got = outputs.choices.first().map_or(&[][..], |choice| &choice.tokens);
+        assert!(right.starts_with(got));
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn who_shares_the_pinned_pages_has_room_beside_them() {
+    let mut bench = half_pinned();
+    let id = bench.send(Request::new([prompt(9, 24), prompt(2, 6)].concat(), 1000));
+    bench.run();
+    bench.assert_right(id);
+    bench.assert_nothing_left();
+}

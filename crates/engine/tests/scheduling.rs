@@ -1,0 +1,265 @@
+//! Who may run, when, and in which order.
+
+mod fake;
+
+use fake::{Bench, Span, prompt};
+use octavo_engine::{Batching, Engine, EngineConfig, Request, SubmitError};
+use octavo_kv::Settings;
+use octavo_types::{PageSize, Pages, Tokens};
+use std::time::Duration;
+
+/// Twelve pages of four tokens, of which a request that goes on for long holds two.
+fn ten_of_twelve_pages_free(config: EngineConfig) -> Bench {
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request::new(prompt(1, 7), 12));
+    bench.step();
+    assert_eq!(bench.used(), 2);
+    bench
+}
+
+/// Whether a prompt of `pages` gets in at once beside a request that leaves ten pages free.
+fn gets_in(config: EngineConfig, pages: usize) -> bool {
+    let mut bench = ten_of_twelve_pages_free(config);
+    let id = bench.send(Request::new(prompt(2, 4 * pages), 1));
+    bench.step();
+    let at_once = !bench.log.steps_of(2).is_empty();
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(at_once, bench.began_in(id) == 1);
+    at_once
+}
+
+#[test]
+fn new_prompts_get_four_fifths_of_the_free_pages_and_what_needs_more_waits() {
+    let config = EngineConfig::new(8, Tokens(48));
+    assert!(gets_in(config.clone(), 8));
+    assert!(!gets_in(config, 9));
+}
+
+#[test]
+fn the_share_of_new_prompts_is_a_setting() {
+    for (prompt_share, most) in [(0.1, 1), (0.5, 5), (0.7, 7), (0.9, 9), (1.0, 10)] {
+        let config = EngineConfig { prompt_share, ..EngineConfig::new(8, Tokens(48)) };
+        assert!(gets_in(config.clone(), most), "{most} pages with a share of {prompt_share}");
+        assert!(!gets_in(config, most + 1), "{} pages with a share of {prompt_share}", most + 1);
+    }
+}
+
+#[test]
+fn where_nothing_runs_a_prompt_may_take_every_page() {
+    let mut bench = Bench::small(12, 4, 8);
+    let id = bench.send(Request::new(prompt(1, 47), 1));
+    bench.step();
+    assert_eq!(bench.used(), 12);
+    bench.run();
+    bench.assert_right(id);
+}
+
+#[test]
+fn pages_promised_to_a_prompt_under_way_go_to_nobody_else() {
+    let config = EngineConfig { chunk: (Tokens(10), Tokens(10)), ..EngineConfig::new(8, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    // It has taken two of its eight pages when the other asks for four: of the ten left only four are not promised.
+    let first = bench.send(Request::new(prompt(1, 32), 4));
+    let second = bench.send(Request::new(prompt(2, 16), 1));
+    bench.run();
+    bench.assert_all_right();
+    assert!(bench.began_in(second) > bench.ended_in(first));
+    assert_eq!(bench.engine.metrics().preemptions.get(), 0);
+}
+
+#[test]
+fn a_full_queue_refuses_until_one_of_it_begins_or_is_cancelled() {
+    let config = EngineConfig { max_waiting: 2, ..EngineConfig::new(1, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request::new(prompt(1, 5), 3));
+    let second = bench.send(Request::new(prompt(2, 5), 3));
+    let refused = bench.try_send(Request::new(prompt(3, 5), 3)).unwrap_err();
+    assert!(matches!(refused, SubmitError::QueueFull { waiting: 2, .. }), "{refused}");
+    assert_eq!(refused.to_string(), "2 requests are waiting already, as many as may: try again in 1 s");
+    bench.step();
+    bench.send(Request::new(prompt(3, 5), 3));
+    bench.try_send(Request::new(prompt(4, 5), 3)).unwrap_err();
+    bench.engine.cancel(second);
+    bench.step();
+    bench.send(Request::new(prompt(4, 5), 3));
+    bench.run();
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn those_refused_are_told_to_come_back_after_the_usual_wait() {
+    let config = EngineConfig { max_waiting: 1, ..EngineConfig::new(1, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request::new(prompt(1, 5), 2));
+    bench.step();
+    let waited = bench.send(Request::new(prompt(2, 5), 2));
+    bench.now += 160_000_000;
+    bench.run();
+    assert!(bench.outputs(waited).usage.queued >= Duration::from_secs(160));
+    bench.send(Request::new(prompt(3, 5), 2));
+    let refused = bench.try_send(Request::new(prompt(4, 5), 2)).unwrap_err();
+    let SubmitError::QueueFull { retry_after, .. } = refused else { panic!("{refused}") };
+    assert!(
+        retry_after >= Duration::from_secs(10) && retry_after <= Duration::from_secs(160),
+        "{retry_after:?}"
+    );
+}
+
+#[test]
+fn pages_freed_in_a_step_serve_its_own_admissions() {
+    let mut bench = Bench::small(4, 4, 8);
+    let first = bench.send(Request::new(prompt(1, 10), 3));
+    let second = bench.send(Request::new(prompt(2, 14), 2));
+    bench.step_until(|bench| bench.ended(first));
+    assert_eq!(bench.used(), 3, "its pages are still there after its last step");
+    bench.step();
+    assert_eq!(bench.began_in(second), bench.ended_in(first) + 1);
+    assert_eq!(bench.used(), 4);
+    bench.run();
+    bench.assert_all_right();
+}
+
+#[test]
+fn a_step_decodes_then_goes_on_with_prompts_then_begins_new_ones() {
+    let config = EngineConfig { chunk: (Tokens(10), Tokens(10)), ..EngineConfig::new(8, Tokens(200)) };
+    let mut bench = Bench::new(config, Bench::pool(50, 4));
+    bench.send(Request::new(prompt(1, 3), 9));
+    bench.step();
+    bench.send(Request::new(prompt(2, 40), 1));
+    bench.step();
+    bench.send(Request { priority: -9, ..Request::new(prompt(3, 6), 1) });
+    bench.step();
+    let span = |who, start, rows| Span { who, start, rows };
+    assert_eq!(bench.log.steps()[2], [span(1, 4, 1), span(2, 8, 8), span(3, 0, 2)]);
+    bench.run();
+    bench.assert_all_right();
+}
+
+#[test]
+fn a_static_batch_ends_before_the_next_begins() {
+    for batching in [Batching::Static, Batching::Continuous] {
+        let config = EngineConfig { batching, ..EngineConfig::new(2, Tokens(48)) };
+        let mut bench = Bench::new(config, Bench::pool(12, 4));
+        let [short, long, next] =
+            [(1, 2), (2, 6), (3, 2)].map(|(who, n)| bench.send(Request::new(prompt(who, 5), n)));
+        bench.run();
+        bench.assert_all_right();
+        assert_eq!((bench.began_in(short), bench.began_in(long)), (0, 0));
+        let before = if batching == Batching::Static { long } else { short };
+        assert_eq!(bench.began_in(next), bench.ended_in(before) + 1, "{batching:?}");
+    }
+}
+
+#[test]
+fn with_one_page_a_slot_every_slot_can_be_taken() {
+    let settings = Settings { prefix_cache: false, ..Bench::pool(3, 32) };
+    let mut bench = Bench::new(EngineConfig::new(8, Tokens(32)), settings);
+    for who in 1..=5 {
+        bench.send(Request::new(prompt(who, 10), 20));
+    }
+    bench.step();
+    assert_eq!(bench.log.steps()[0].len(), 3);
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.engine.metrics().preemptions.get(), 0);
+    assert_eq!(bench.log.computed(), 5 * 29);
+}
+
+#[test]
+fn lower_priorities_go_first_and_equal_ones_as_they_came() {
+    let mut bench = Bench::small(12, 4, 1);
+    let ids = [5, 0, -5, 0].map(|priority| {
+        let request = Request::new(prompt(1 + bench.requests.len() as u32, 5), 1);
+        bench.send(Request { priority, ..request })
+    });
+    bench.run();
+    let [late, first_equal, early, second_equal] = ids.map(|id| bench.began_in(id));
+    assert!(early < first_equal && first_equal < second_equal && second_equal < late);
+}
+
+#[test]
+fn who_waits_long_enough_goes_before_higher_priorities_that_came_later() {
+    for (aging, served) in [(1, true), (1000, false)] {
+        let config = EngineConfig { aging: Duration::from_secs(aging), ..EngineConfig::new(1, Tokens(48)) };
+        let mut bench = Bench::new(config, Bench::pool(12, 4));
+        let low = bench.send(Request { priority: 5, ..Request::new(prompt(63, 5), 1) });
+        bench.send(Request::new(prompt(0, 5), 1));
+        for who in 0..30 {
+            bench.send(Request::new(prompt(who, 5), 1));
+            bench.now += 1_000_000;
+            bench.step();
+        }
+        assert_eq!(bench.ended(low), served, "a step of priority takes {aging} s");
+        bench.run();
+        bench.assert_all_right();
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_what_to_change() {
+    let good = || EngineConfig::new(8, Tokens(48));
+    let refused = |config: EngineConfig, settings: Settings| {
+        let runner = fake::PageRunner::new(settings.total, settings.page_size);
+        Engine::new(config, settings, Box::new(runner), None).unwrap_err().to_string()
+    };
+    let chunk = |least, most| EngineConfig { chunk: (Tokens(least), Tokens(most)), ..good() };
+    let share = |prompt_share| EngineConfig { prompt_share, ..good() };
+    let cases = [
+        (EngineConfig { max_batch: 0, ..good() }, "choose a maximum batch size of at least 1"),
+        (EngineConfig { max_len: Tokens(0), ..good() }, "choose a maximum length of at least 2 tokens"),
+        (EngineConfig { max_len: Tokens(1), ..good() }, "choose a maximum length of at least 2 tokens"),
+        (
+            EngineConfig { max_len: Tokens(49), ..good() },
+            "more memory or lower the maximum length to 48 tokens",
+        ),
+        (chunk(0, 512), "the first must be 1 or more and not above the second"),
+        (chunk(512, 511), "at least 512 tokens and at most 511 tokens"),
+        (share(0.0), "choose a share above 0 and at most 1"),
+        (share(1.1), "new prompts cannot take 1.1 of the free pages"),
+        (share(f32::NAN), "choose a share above 0 and at most 1"),
+        (EngineConfig { max_itl: Some(Duration::ZERO), ..good() }, "leave it out or choose at least 1 ms"),
+        (EngineConfig { max_waiting: 0, ..good() }, "choose at least 1"),
+    ];
+    for (config, says) in cases {
+        let message = refused(config, Bench::pool(12, 4));
+        assert!(message.contains(says), "{message:?} does not say {says:?}");
+    }
+    let no_pages = Settings { page_size: PageSize::new(4).unwrap(), ..Settings::new(Pages(0)) };
+    assert!(refused(good(), no_pages).contains("0 pages hold no sequence"));
+    let all_reserved = Settings { reserve: Pages(12), ..Bench::pool(12, 4) };
+    assert!(refused(good(), all_reserved).contains("leaves no page"));
+}
+
+#[test]
+fn there_is_work_from_a_requests_arrival_until_its_pages_are_free() {
+    let mut bench = Bench::small(12, 4, 8);
+    assert!(!bench.engine.has_work());
+    let id = bench.send(Request::new(prompt(1, 5), 1));
+    assert!(bench.engine.has_work());
+    bench.step();
+    assert!(bench.ended(id) && bench.engine.has_work() && bench.used() == 2);
+    bench.step();
+    assert!(!bench.engine.has_work());
+    let id = bench.send(Request::new(prompt(1, 5), 1));
+    bench.engine.cancel(id);
+    bench.step();
+    assert!(bench.ended(id) && !bench.engine.has_work());
+    assert_eq!(bench.log.steps().len(), 1, "it never ran");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_prefix_shared_within_a_burst_is_computed_once() {
+    let mut bench = Bench::small(200, 4, 8);
+    let shared = prompt(1, 64);
+    for tail in 2..10 {
+        bench.send(Request::new([&shared[..], &prompt(tail, 4)].concat(), 5));
+    }
+    bench.step();
+    let rows: usize = bench.log.steps()[0].iter().map(|span| span.rows).sum();
+    assert_eq!(rows, 64 + 8 * 4);
+    assert_eq!(bench.used(), 16 + 8);
+    bench.run();
+    bench.assert_all_right();
+}
