@@ -72,6 +72,7 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
+    #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
