@@ -5,12 +5,16 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cache_pool;
 mod generate;
 mod runner;
 mod sampler;
 mod score;
 
 pub use batch::{Batch, Wanted};
+pub use cache_pool::{
+    AdvanceError, AllocateError, CachePool, CacheView, Gathered, KvPool, PoolError, UpdateError, ViewError,
+};
 pub use generate::{Event, FinishReason, Flow, GenerateError, Generator, Output, Request};
 pub use runner::{Logits, ModelRunner, Runner};
 pub use sampler::{Sampler, SamplingError, SamplingParams};
