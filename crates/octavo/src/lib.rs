@@ -12,10 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod built_in;
+mod hub;
 mod llm;
 mod options;
 mod source;
 
+pub use hub::{Download, Files, Hub, HubError, HubName, NameError};
 pub use llm::{Llm, LlmError, LoadError};
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{
