@@ -68,8 +68,8 @@ fn two_hundred_thousand_tokens_are_prefilled_in_chunks_within_4_gb_and_without_a
     assert_eq!(cache.sequence(seq).unwrap().table(GroupId(0)).pages().count(), 12_500);
 
     let snapshot = cache.snapshot();
-    assert_eq!(snapshot.peak, Pages(12_500), "never more than in the end");
-    let bytes = u64::from(snapshot.peak.0) * spec.page_bytes().0;
+    assert_eq!(snapshot.peak_used, Pages(12_500), "never more than in the end");
+    let bytes = u64::from(snapshot.peak_used.0) * spec.page_bytes().0;
     assert_eq!(bytes, 2_534_400_000);
     assert!(Bytes(bytes) <= LIMIT);
     cache.check().unwrap();
