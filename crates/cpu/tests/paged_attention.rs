@@ -4,7 +4,7 @@ use octavo_backend::{
     AttentionSpec, Backend, Heads, PageLayout, Random, Rows, Span, TableView, TensorRef, WeightDtype,
     WeightFormat,
 };
-use octavo_cpu::{Buf, Cpu, Level};
+use octavo_cpu::{Arena, Buf, Cpu, Level};
 use octavo_types::{KvDtype, PageId, Pages, SlotId};
 use std::num::NonZeroUsize;
 
@@ -44,6 +44,30 @@ fn tables(page_size: usize, seed: u64) -> (Vec<Vec<PageId>>, u32) {
     (pages.into_iter().map(|n| ids.split_off(ids.len() - n)).collect(), total as u32)
 }
 
+/// One row of each sequence that has any, through the fused kernel.
+fn fused(
+    cpu: &Cpu,
+    spec: &AttentionSpec,
+    qkv: &[f32],
+    tables: &[TableView<'_>],
+    arena: &Arena,
+) -> (Vec<Span>, Vec<f32>) {
+    let mut first_row = 0;
+    let spans = LENS.map(|len| {
+        let rows = len.min(1);
+        first_row += rows;
+        Span { first_row: first_row - rows, rows, start: (len - rows) as u32 }
+    });
+    let (heads, tokens) = (spec.heads, vec![0; first_row]);
+    let batch = Rows { tokens: &tokens, spans: &spans };
+    let qkv = upload(cpu, first_row, heads.qkv_cols(), qkv);
+    let mut out = cpu.buf(first_row, heads.q * heads.dim).unwrap();
+    cpu.attention(&qkv, spec, batch, tables, arena, &mut out).unwrap();
+    let mut got = Vec::new();
+    cpu.read(&out, &mut got).unwrap();
+    (spans.to_vec(), got)
+}
+
 fn check(cpu: &Cpu, heads: Heads, dtype: KvDtype, page_size: usize) {
     let mut random = Random::new(page_size as u64);
     let layout = PageLayout { layers: 2, kv_heads: heads.kv, page_size, head_dim: heads.dim, dtype };
@@ -54,23 +78,11 @@ fn check(cpu: &Cpu, heads: Heads, dtype: KvDtype, page_size: usize) {
     let [keys, values] = [2.0, 1.0].map(|range| random.values(every.len() * width, range));
     cpu.scatter(&mut arena, 1, &every, [&keys, &values]).unwrap();
 
-    let rows: usize = LENS.iter().filter(|len| **len > 0).count();
+    let rows = LENS.iter().filter(|len| **len > 0).count();
     let qkv = random.values(rows * heads.qkv_cols(), 2.0);
-    let mut first_row = 0;
-    let spans = LENS.map(|len| {
-        let rows = len.min(1);
-        first_row += rows;
-        Span { first_row: first_row - rows, rows, start: (len - rows) as u32 }
-    });
     let views: Vec<_> = tables.iter().map(|pages| TableView { first: 0, pages }).collect();
     let spec = AttentionSpec { heads, scale: 0.2, window: None, layer: 1 };
-    let tokens = vec![0; rows];
-    let batch = Rows { tokens: &tokens, spans: &spans };
-    let mut out = cpu.buf(rows, heads.q * heads.dim).unwrap();
-    cpu.attention(&upload(cpu, rows, heads.qkv_cols(), &qkv), &spec, batch, &views, &arena, &mut out)
-        .unwrap();
-    let mut got = Vec::new();
-    cpu.read(&out, &mut got).unwrap();
+    let (spans, got) = fused(cpu, &spec, &qkv, &views, &arena);
 
     for ((span, table), len) in spans.iter().zip(&views).zip(LENS).filter(|((span, _), _)| span.rows > 0) {
         let kv = cpu.gather(&arena, 1, *table, 0..len as u32).unwrap();

@@ -8,7 +8,7 @@ pub enum HubError {
     NoCache { name: HubName },
     #[error(
         "{name} is no directory, {there} in {}, and HF_HUB_OFFLINE is set: unset it to download the model",
-        cache.display(), there = if *.part { "not all of it is" } else { "it is not" }
+        cache.display(), there = extent(*.part)
     )]
     Offline { name: HubName, cache: PathBuf, part: bool },
     #[error(
@@ -51,4 +51,8 @@ pub enum HubError {
     Locked { name: HubName },
     #[error("cannot write to the cache of the hub")]
     Cache(#[source] std::io::Error),
+}
+
+fn extent(part: bool) -> &'static str {
+    if part { "not all of it is" } else { "it is not" }
 }
