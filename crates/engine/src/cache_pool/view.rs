@@ -48,7 +48,7 @@ impl<'a, B: Backend> View<'a, B> {
         if keys != values {
             return Err(UpdateError::Halves { keys, values });
         }
-        if keys % width != 0 {
+        if !keys.is_multiple_of(width) {
             return Err(UpdateError::Width { got: keys, width });
         }
         let (got, rows) = (keys / width, (keys / width).checked_div(batch).unwrap_or(0));

@@ -148,7 +148,7 @@ impl<'a> Downloader<'a> {
                 ureq::Error::StatusCode(416) => self.leftover(),
                 ureq::Error::StatusCode(status) => HubError::Status { name, endpoint, status },
                 source @ ureq::Error::Json(_) => HubError::Strange { endpoint, source: source.into() },
-                source => HubError::Unreachable { name, endpoint, source },
+                source => HubError::Unreachable { name, endpoint, source: source.into() },
             },
             ApiError::IoError(source) => HubError::Interrupted { file: file.into(), source },
             ApiError::LockAcquisition(_) => HubError::Locked { name },

@@ -27,7 +27,7 @@ pub enum HubError {
         name: HubName,
         endpoint: String,
         #[source]
-        source: ureq::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error("{endpoint} answered with status {status} for {name}: try again later")]
     Status { name: HubName, endpoint: String, status: u16 },

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const ABOUT: &str = "X-Repo-Commit: 0123456789abcdef0123456789abcdef01234567\r\n";
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub struct Asked {
 
 #[derive(Debug)]
 struct State {
+    endpoint: String,
     repo: String,
     files: BTreeMap<String, Vec<u8>>,
     fault: Fault,
@@ -50,7 +52,13 @@ impl HubServer {
     pub fn start(repo: &str, files: BTreeMap<String, Vec<u8>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let state = State { repo: repo.into(), files, fault: Fault::Nothing, asked: Vec::new() };
+        let state = State {
+            endpoint: endpoint.clone(),
+            repo: repo.into(),
+            files,
+            fault: Fault::Nothing,
+            asked: Vec::new(),
+        };
         let server = Self { endpoint, state: Arc::new(Mutex::new(state)) };
         let running = server.clone();
         std::thread::spawn(move || {
@@ -124,11 +132,18 @@ impl State {
             let info = serde_json::json!({ "sha": COMMIT, "siblings": files }).to_string().into_bytes();
             return (head(200, info.len(), "").0, info);
         }
-        let file = asked.path.strip_prefix(&format!("/{}/resolve/{COMMIT}/", self.repo));
-        match file.and_then(|file| self.files.get(file)).cloned() {
-            Some(contents) => self.send(&contents, asked.from.unwrap_or(0)),
-            None => head(404, 0, ""),
+        let file = |prefix: &str| asked.path.strip_prefix(&format!("/{prefix}{COMMIT}/"));
+        let stored = file("stored/");
+        let file = stored.or(file(&format!("{}/resolve/", self.repo)));
+        let Some((name, contents)) = file.and_then(|file| Some((file, self.files.get(file)?.clone()))) else {
+            return head(404, 0, "");
+        };
+        if stored.is_none() && name.ends_with(".safetensors") {
+            // Large files lie elsewhere.
+            let place = format!("Location: {}/stored/{COMMIT}/{name}\r\n", self.endpoint);
+            return head(302, 0, &format!("{place}X-Linked-ETag: \"{}\"\r\n{ABOUT}", etag(&contents)));
         }
+        self.send(&contents, asked.from.unwrap_or(0))
     }
 
     fn send(&mut self, contents: &[u8], from: usize) -> (String, Vec<u8>) {
@@ -136,16 +151,9 @@ impl State {
             return head(416, 0, "");
         }
         let from = if self.fault == Fault::IgnoresRange && from > 0 { 0 } else { from };
-        let etag = format!(
-            "{:x}-{:x}",
-            contents.len(),
-            contents.iter().fold(7u64, |h, b| h * 31 % 99_991 + u64::from(*b))
-        );
-        let more = format!(
-            "ETag: \"{etag}\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Range: bytes {from}-{}/{}\r\n",
-            contents.len() - 1,
-            contents.len()
-        );
+        let (length, etag) = (contents.len(), etag(contents));
+        let more =
+            format!("ETag: \"{etag}\"\r\nContent-Range: bytes {from}-{}/{length}\r\n{ABOUT}", length - 1);
         let (head, _) = head(206, contents.len() - from, &more);
         let rest = &contents[from..];
         let sent = match self.fault {
@@ -156,6 +164,11 @@ impl State {
         };
         (head, rest[..sent].to_vec())
     }
+}
+
+fn etag(contents: &[u8]) -> String {
+    let sum = contents.iter().fold(7u64, |sum, byte| sum * 31 % 99_991 + u64::from(*byte));
+    format!("{:x}-{sum:x}", contents.len())
 }
 
 fn head(status: u16, length: usize, more: &str) -> (String, Vec<u8>) {
