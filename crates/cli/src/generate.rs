@@ -2,7 +2,7 @@
 
 use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
-use octavo::{Event, FinishReason, Flow, Llm, Message, Output, Outputs, Request, SamplingParams};
+use octavo::{Event, FinishReason, Flow, Hub, Llm, Message, Output, Outputs, Request, SamplingParams};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -94,10 +94,10 @@ struct Timings {
     decode: Duration,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
+pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let text = command.read_prompt()?;
     let start = Instant::now();
-    let mut llm = command.model.load()?;
+    let mut llm = command.model.load(hub)?;
     let load = start.elapsed();
     let prompt = command.encode(&llm, &text)?;
     let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");

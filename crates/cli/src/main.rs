@@ -10,6 +10,7 @@ mod quality;
 mod report;
 
 use clap::{Parser, Subcommand};
+use octavo::Hub;
 use std::process::ExitCode;
 
 /// An LLM inference engine built around a paged KV cache.
@@ -29,10 +30,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Generate(command) => generate::run(&command),
-        Command::Plan(command) => plan::run(&command),
-        Command::Quality(command) => quality::run(&command),
+    let command = Cli::parse().command;
+    // The environment is read here and nowhere else.
+    let hub = Hub::from_vars(|name| std::env::var_os(name));
+    let result = match command {
+        Command::Generate(command) => generate::run(&command, &hub),
+        Command::Plan(command) => plan::run(&command, &hub),
+        Command::Quality(command) => quality::run(&command, &hub),
         Command::Bench(command) => bench::run(&command),
     };
     match result {
