@@ -57,6 +57,10 @@ impl Intake {
     pub fn max_len(&self) -> Tokens {
         self.max_len
     }
+    /// How the cache is set up.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
     /// Requests that wait for their first step.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)

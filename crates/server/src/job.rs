@@ -1,0 +1,69 @@
+//! A request under way: its events, and what ends it when nobody wants them any more.
+
+use crate::limits::Permit;
+use crate::wire::error::ApiError;
+use octavo::{EngineHandle, Event, Request, Ticket};
+use std::task::{Context, Poll};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// The prompts of one HTTP request in the engine. Dropping it cancels what has not ended.
+///
+/// The channel has no bound of its own because its senders have one: a request makes at most a few events a token, and
+/// its tokens are limited. So a client that reads slowly never holds up the engine.
+#[derive(Debug)]
+pub(crate) struct Job {
+    events: UnboundedReceiver<(u32, Event)>,
+    /// Prompts that have not ended.
+    open: usize,
+    _tickets: Vec<Ticket>,
+    _permit: Permit,
+}
+
+impl Job {
+    /// Sends all requests or none: if one is refused, those before it are cancelled.
+    pub(crate) fn start(
+        handle: &EngineHandle,
+        requests: Vec<Request>,
+        permit: Permit,
+    ) -> Result<Self, ApiError> {
+        let (sender, events) = unbounded_channel();
+        let submit = |(index, request): (u32, Request)| {
+            let sender = sender.clone();
+            // Whoever went away has dropped the receiver, and the ticket with it.
+            let sink = move |event| drop(sender.send((index, event)));
+            handle.submit(request, Box::new(sink))
+        };
+        let tickets = (0..).zip(requests).map(submit).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { events, open: tickets.len(), _tickets: tickets, _permit: permit })
+    }
+
+    /// The next event and the prompt it belongs to; `None` when all have ended. A failure of one ends all.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(u32, Event), ApiError>>> {
+        if self.open == 0 {
+            return Poll::Ready(None);
+        }
+        let next = match self.events.poll_recv(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(next) => next,
+        };
+        Poll::Ready(Some(match next {
+            // The engine drops a sink after the last event; before it only when its thread ends.
+            None => {
+                self.open = 0;
+                Err(ApiError::stopped())
+            }
+            Some((_, Event::Failed(failure))) => {
+                self.open = 0;
+                Err(failure.into())
+            }
+            Some((index, event)) => {
+                self.open -= usize::from(event.is_last());
+                Ok((index, event))
+            }
+        }))
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<(u32, Event), ApiError>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+}

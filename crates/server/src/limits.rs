@@ -1,0 +1,108 @@
+//! How much may be under way at once.
+
+use crate::config::ServerConfig;
+use crate::wire::error::ApiError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Leave to be worked on; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+pub(crate) struct Limits {
+    requests: Arc<Semaphore>,
+    max_requests: usize,
+    /// One permit a KiB of bodies that have not been parsed yet.
+    bodies: Arc<Semaphore>,
+    /// Bodies parsed and tokenised at once.
+    workers: Arc<Semaphore>,
+    draining: AtomicBool,
+}
+
+/// Memory for bodies that are being read, beside the largest one.
+const BODIES: usize = 256 << 20;
+
+impl Limits {
+    pub(crate) fn new(config: &ServerConfig) -> Self {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            requests: Arc::new(Semaphore::new(config.max_requests)),
+            max_requests: config.max_requests,
+            bodies: Arc::new(Semaphore::new((config.max_body + BODIES) / 1024)),
+            workers: Arc::new(Semaphore::new(workers)),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Leave to generate, unless too many do or the server is about to end.
+    pub(crate) fn enter(&self) -> Result<Permit, ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::unavailable("shutting_down", "the server is shutting down", RETRY));
+        }
+        match self.requests.clone().try_acquire_owned() {
+            Ok(permit) => Ok(Permit { _permit: permit }),
+            Err(_) => {
+                let message = format!("{} requests are under way, as many as may", self.max_requests);
+                Err(ApiError::unavailable("too_many_requests", message, RETRY))
+            }
+        }
+    }
+
+    /// Room for so many more bytes of a body; waits until there is.
+    pub(crate) async fn body(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        self.bodies.clone().acquire_many_owned(kib).await.expect("never closed")
+    }
+
+    /// Waits for a place among those who work off the async threads.
+    pub(crate) async fn worker(&self) -> OwnedSemaphorePermit {
+        self.workers.clone().acquire_owned().await.expect("never closed")
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+    /// Requests under way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.max_requests - self.requests.available_permits()
+    }
+}
+
+const RETRY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerOptions;
+
+    fn limits(max_requests: usize) -> Limits {
+        let options = ServerOptions { max_requests, ..ServerOptions::default() };
+        Limits::new(&options.try_into().unwrap())
+    }
+
+    #[test]
+    fn a_permit_is_given_back_when_dropped() {
+        let limits = limits(1);
+        let permit = limits.enter().unwrap();
+        assert_eq!(limits.in_flight(), 1);
+        assert_eq!(limits.enter().unwrap_err().status(), 503);
+        drop(permit);
+        assert_eq!(limits.in_flight(), 0);
+        assert!(limits.enter().is_ok());
+    }
+
+    #[test]
+    fn nobody_enters_a_server_that_is_about_to_end() {
+        let limits = limits(5);
+        limits.drain();
+        assert_eq!(limits.enter().unwrap_err().status(), 503);
+    }
+}

@@ -1,0 +1,118 @@
+//! How likely tokens were, in the two forms of OpenAI.
+
+use octavo::{TokenLogprobs, Tokenizer};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// JSON has no infinity; this is what OpenAI sends for "never".
+const NEVER: f32 = -9999.0;
+
+fn finite(logprob: f32) -> f32 {
+    logprob.max(NEVER)
+}
+
+/// The form of `/v1/completions`: lists side by side.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    text_offset: Vec<usize>,
+    token_logprobs: Vec<Option<f32>>,
+    tokens: Vec<String>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token that begins `offset` characters into the text; returns where the next one begins.
+    pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer, offset: usize) -> usize {
+        let name = |id: u32| printable(tokenizer.token_bytes(id));
+        // The chosen token is among them even if it is none of the likeliest.
+        let top = token.top.iter().copied().chain([(token.token, token.logprob)]);
+        let top = top.map(|(id, logprob)| (name(id), finite(logprob).into())).collect();
+        self.text_offset.push(offset);
+        self.token_logprobs.push(Some(finite(token.logprob)));
+        self.tokens.push(name(token.token));
+        self.top_logprobs.push(Some(top));
+        offset + characters(token.token, tokenizer)
+    }
+
+    /// Adds a token of which nothing is known, as the first of a text.
+    pub(crate) fn push_unknown(&mut self, token: u32, tokenizer: &Tokenizer, offset: usize) -> usize {
+        self.text_offset.push(offset);
+        self.token_logprobs.push(None);
+        self.tokens.push(printable(tokenizer.token_bytes(token)));
+        self.top_logprobs.push(None);
+        offset + characters(token, tokenizer)
+    }
+}
+
+/// How many characters begin in a token; special ones leave no text.
+fn characters(token: u32, tokenizer: &Tokenizer) -> usize {
+    if tokenizer.is_special(token) {
+        return 0;
+    }
+    tokenizer.token_bytes(token).iter().filter(|byte| **byte & 0xC0 != 0x80).count()
+}
+
+/// A token's text; of part of a character, its bytes as OpenAI writes them.
+fn printable(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => bytes.iter().fold("bytes:".into(), |text, byte| text + &format!("\\x{byte:02x}")),
+    }
+}
+
+/// The form of `/v1/chat/completions`: one object a token.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<ChatToken>,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ChatToken {
+    #[serde(flatten)]
+    token: Likely,
+    top_logprobs: Vec<Likely>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Likely {
+    token: String,
+    logprob: f32,
+    /// Exact where the token is part of a character.
+    bytes: Vec<u8>,
+}
+
+impl Likely {
+    fn new(token: u32, logprob: f32, tokenizer: &Tokenizer) -> Self {
+        let bytes = tokenizer.token_bytes(token);
+        let token = String::from_utf8_lossy(bytes).into_owned();
+        Self { token, logprob: finite(logprob), bytes: bytes.into() }
+    }
+}
+
+impl ChatLogprobs {
+    pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer) {
+        let likely = |(token, logprob): &(u32, f32)| Likely::new(*token, *logprob, tokenizer);
+        self.content.push(ChatToken {
+            token: likely(&(token.token, token.logprob)),
+            top_logprobs: token.top.iter().map(likely).collect(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_of_a_character_is_written_as_bytes() {
+        assert_eq!(printable(b" the"), " the");
+        assert_eq!(printable(&[0xe2, 0x80]), "bytes:\\xe2\\x80");
+    }
+
+    #[test]
+    fn never_is_a_number() {
+        assert_eq!(finite(f32::NEG_INFINITY), -9999.0);
+        assert_eq!(finite(-0.5), -0.5);
+    }
+}

@@ -1,0 +1,75 @@
+use super::{Started, head};
+use crate::body::{JsonBody, read_json};
+use crate::job::Job;
+use crate::limits::Permit;
+use crate::reply::body::Form;
+use crate::reply::collect::{Asked, Echo};
+use crate::request_id::RequestId;
+use crate::state::App;
+use crate::wire::completion::{CompletionRequest, MAX_TOKENS};
+use crate::wire::error::ApiError;
+use crate::wire::options::Defaults;
+use crate::wire::prompt::{Prompt, Prompts};
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use std::sync::Arc;
+
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let permit = app.enter()?;
+    let body = read_json(&app, request).await?;
+    let started = app.work(move |app| start(app, &id, &body, permit)).await?;
+    started.answer(&app).await
+}
+
+fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<Started, ApiError> {
+    let CompletionRequest { prompts, options, logprobs, echo, special_tokens } =
+        CompletionRequest::parse(body.bytes())?;
+    app.check_model(options.model.as_deref())?;
+    let prompts = encode(app, prompts, special_tokens)?;
+    let count = prompts.len() as u32;
+    let echo = if echo {
+        prompts.iter().map(|tokens| repeat(app, tokens)).collect::<Result<_, _>>()?
+    } else {
+        Vec::new()
+    };
+    let defaults = Defaults {
+        max_len: app.handle.intake().max_len(),
+        max_tokens: Some(MAX_TOKENS),
+        logprobs,
+        prompt_logprobs: logprobs.filter(|_| !echo.is_empty()),
+    };
+    let requests = options.requests(prompts, defaults, &app.texts)?;
+    let job = Job::start(&app.handle, requests, permit)?;
+    let asked = Asked {
+        head: head(app, Form::Completion, id),
+        texts: app.texts.clone(),
+        choices: options.choices,
+        logprobs: logprobs.is_some(),
+        stops: options.stops,
+        echo,
+    };
+    Ok(Started { job, asked, prompts: count, stream: options.stream })
+}
+
+fn encode(app: &App, Prompts(prompts): Prompts, special_tokens: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    let (count, most) = (prompts.len(), app.config.max_prompts);
+    if count > most {
+        let message = format!("{count} prompts: one request may have at most {most}");
+        return Err(ApiError::field("prompt", message));
+    }
+    let encode = |prompt: Prompt| {
+        let tokens = prompt.encode(&app.texts, special_tokens, app.room())?;
+        app.check_prompt(&tokens).map(|()| tokens)
+    };
+    prompts.into_iter().map(encode).collect()
+}
+
+fn repeat(app: &App, tokens: &[u32]) -> Result<Echo, ApiError> {
+    let text = app.texts.decode(tokens).map_err(|error| ApiError::field("prompt", error))?;
+    Ok(Echo { text, tokens: tokens.into(), logprobs: Vec::new() })
+}

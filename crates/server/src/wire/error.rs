@@ -1,0 +1,197 @@
+//! Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use octavo::{Failure, NoAnswer, SubmitError};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Why a request is not answered, for whoever sent it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+    /// The field that is wrong.
+    param: Option<String>,
+    code: Option<&'static str>,
+    retry_after: Option<Duration>,
+}
+
+/// Texts of the client's own are cut to this, so that an error is never as long as the body it refuses.
+const LONGEST_MESSAGE: usize = 500;
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        let kind = match status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let message = shorten(message.into());
+        Self { status, kind, message, param: None, code: Some(code), retry_after: None }
+    }
+
+    /// The field `param` is wrong; `message` says what is.
+    pub(crate) fn field(param: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        let param = shorten(param.into());
+        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", format!("{param}: {message}"));
+        Self { param: Some(param), ..error }
+    }
+
+    /// The field `param` asks for something that is not done here.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        Self { code: Some("unsupported_value"), ..Self::field(param, message) }
+    }
+
+    pub(crate) fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    pub(crate) fn unavailable(code: &'static str, message: impl Into<String>, retry_after: Duration) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message);
+        Self { retry_after: Some(retry_after), ..error }
+    }
+
+    pub(crate) fn stopped() -> Self {
+        Self::unavailable("engine_stopped", "the engine has stopped", Duration::from_secs(5))
+    }
+
+    pub(crate) fn with_param(self, param: impl Into<String>) -> Self {
+        Self { param: Some(shorten(param.into())), ..self }
+    }
+
+    pub(crate) fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The JSON text.
+    pub(crate) fn body(&self) -> String {
+        let Self { kind, message, param, code, .. } = self;
+        let error = Inner { message, kind, param: param.as_deref(), code: *code };
+        serde_json::to_string(&Body { error }).expect("strings become JSON")
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+fn shorten(mut text: String) -> String {
+    if text.len() > LONGEST_MESSAGE {
+        text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+        text.push('…');
+    }
+    text
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let json = HeaderValue::from_static("application/json");
+        let mut response = (self.status, [(CONTENT_TYPE, json)], self.body()).into_response();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, rounded up; 0 would invite the same answer again.
+            let seconds = after.as_millis().div_ceil(1000).clamp(1, 3600) as u64;
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::QueueFull { retry_after, .. } => {
+                Self::unavailable("queue_full", message, retry_after)
+            }
+            SubmitError::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
+            SubmitError::PromptTooLong { .. } | SubmitError::NeverFits { .. } | SubmitError::TooLong(_) => {
+                Self::bad_request("context_length_exceeded", message).with_param("prompt")
+            }
+            SubmitError::EmptyPrompt | SubmitError::NoSuchToken { .. } => Self::field("prompt", message),
+            SubmitError::Choices { .. } => Self::field("n", message),
+            SubmitError::BestOf { .. } => Self::field("best_of", message),
+            SubmitError::Sampling(error) => Self::field(error.name, message),
+        }
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        let message = failure.to_string();
+        match failure {
+            Failure::Step(_) => Self::internal(message),
+            Failure::TimeLimit(_) => Self::new(StatusCode::GATEWAY_TIMEOUT, "time_limit", message),
+            Failure::OutOfPages { .. } => Self::bad_request("kv_cache_exceeded", message),
+            Failure::Constraint(_) => Self::bad_request("grammar_dead_end", message),
+            Failure::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
+        }
+    }
+}
+
+impl From<NoAnswer> for ApiError {
+    fn from(error: NoAnswer) -> Self {
+        match error {
+            NoAnswer::Busy => Self::unavailable("engine_busy", error.to_string(), Duration::from_secs(1)),
+            NoAnswer::Stopped => Self::stopped(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_four_fields_of_openai() {
+        let error = ApiError::field("messages[0].role", "missing");
+        let json: serde_json::Value = serde_json::from_str(&error.body()).unwrap();
+        let expected = serde_json::json!({"error": {
+            "message": "messages[0].role: missing", "type": "invalid_request_error",
+            "param": "messages[0].role", "code": "invalid_value",
+        }});
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn an_error_is_never_as_long_as_the_body_it_refuses() {
+        let error = ApiError::field("é".repeat(100_000), "ü".repeat(100_000));
+        assert!(error.body().len() < 3 * LONGEST_MESSAGE, "{}", error.body().len());
+    }
+
+    #[test]
+    fn retry_after_is_at_least_a_second_and_rounds_up() {
+        for (millis, seconds) in [(0, "1"), (1000, "1"), (1001, "2"), (u64::MAX, "3600")] {
+            let error = ApiError::unavailable("queue_full", "full", Duration::from_millis(millis));
+            assert_eq!(error.into_response().headers()[RETRY_AFTER], seconds);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Messages of a conversation, as clients send them.
+
+use super::error::ApiError;
+use super::fields::Fields;
+use octavo::{Content, Message, Part};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+
+const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool", "function"];
+
+/// The conversation in the field `messages`.
+pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Vec<Message>, ApiError> {
+    let messages: Vec<RawMessage> = fields.need("messages")?;
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "a conversation has at least one message"));
+    }
+    (0..).zip(messages).map(|(at, raw)| raw.check(at)).collect()
+}
+
+#[derive(Debug, Deserialize)]
+struct RawMessage {
+    role: String,
+    #[serde(default)]
+    content: Option<RawContent>,
+    /// `tool_calls`, `tool_call_id`, `name` and the like: the template's business.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Debug)]
+enum RawContent {
+    Text(String),
+    Parts(Vec<RawPart>),
+}
+
+#[derive(Debug, Deserialize)]
+struct RawPart {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+impl RawMessage {
+    fn check(self, at: usize) -> Result<Message, ApiError> {
+        let Self { role, content, rest } = self;
+        if !ROLES.contains(&role.as_str()) {
+            let message = format!("{role:?} is none of {}", ROLES.join(", "));
+            return Err(ApiError::field(format!("messages[{at}].role"), message));
+        }
+        if rest.get("audio").is_some_and(|audio| !audio.is_null()) {
+            return Err(ApiError::unsupported(format!("messages[{at}].audio"), "only text is read"));
+        }
+        let calls =
+            rest.get("tool_calls").or(rest.get("function_call")).is_some_and(|calls| !calls.is_null());
+        if content.is_none() && !(role == "assistant" && calls) {
+            return Err(ApiError::field(format!("messages[{at}].content"), "this field is required"));
+        }
+        let content = content.map(|content| content.check(at)).transpose()?;
+        Ok(Message { role, content, rest })
+    }
+}
+
+impl RawContent {
+    fn check(self, message: usize) -> Result<Content, ApiError> {
+        let part = |(at, part): (usize, RawPart)| {
+            let path = |field: &str| format!("messages[{message}].content[{at}].{field}");
+            match (part.kind.as_str(), part.text) {
+                ("text", Some(text)) => Ok(Part::Text { text }),
+                ("text", None) => Err(ApiError::field(path("text"), "this field is required")),
+                (other, _) => {
+                    Err(ApiError::unsupported(path("type"), format_args!("{other:?}: only text is read")))
+                }
+            }
+        };
+        match self {
+            Self::Text(text) => Ok(Content::Text(text)),
+            Self::Parts(parts) => (0..).zip(parts).map(part).collect::<Result<_, _>>().map(Content::Parts),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+        impl<'de> Visitor<'de> for ContentVisitor {
+            type Value = RawContent;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of parts")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<RawContent, E> {
+                Ok(RawContent::Text(text.into()))
+            }
+            fn visit_string<E: Error>(self, text: String) -> Result<RawContent, E> {
+                Ok(RawContent::Text(text))
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<RawContent, S::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = seq.next_element()? {
+                    parts.push(part);
+                }
+                Ok(RawContent::Parts(parts))
+            }
+        }
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(json: &str) -> Result<Vec<Message>, ApiError> {
+        let body = format!(r#"{{"messages": {json}}}"#);
+        take(&mut Fields::parse(body.as_bytes())?)
+    }
+
+    #[test]
+    fn content_is_text_or_parts_of_text() {
+        let one = messages(r#"[{"role": "user", "content": "hi", "name": "x"}]"#).unwrap().remove(0);
+        assert_eq!(one.content, Some(Content::Text("hi".into())));
+        assert_eq!(one.rest["name"], "x");
+        let parts = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]"#;
+        let text = |text: &str| Part::Text { text: text.into() };
+        let parts = messages(parts).unwrap().remove(0);
+        assert_eq!(parts.content, Some(Content::Parts(vec![text("a"), text("b")])));
+    }
+
+    #[test]
+    fn a_call_of_a_tool_needs_no_content() {
+        let call = r#"[{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]"#;
+        assert_eq!(messages(call).unwrap()[0].content, None);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_message_is_said_by_path() {
+        for (json, path) in [
+            ("[]", "messages: "),
+            ("3", "messages: "),
+            ("[3]", "messages[0]: "),
+            (r#"[{"content": "a"}]"#, "messages[0]: missing field `role`"),
+            (r#"[{"role": "user"}]"#, "messages[0].content: "),
+            (r#"[{"role": "user", "content": null}]"#, "messages[0].content: "),
+            (r#"[{"role": "user", "content": 5}]"#, "messages[0].content: "),
+            (r#"[{"role": "wizard", "content": "a"}]"#, "messages[0].role: "),
+            (r#"[{"role": 5, "content": "a"}]"#, "messages[0].role: "),
+            (
+                r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]}]"#,
+                "messages[0].content[1].type: \"image_url\"",
+            ),
+            (r#"[{"role": "user", "content": [{"type": "text"}]}]"#, "messages[0].content[0].text: "),
+            (r#"[{"role": "user", "content": ["a"]}]"#, "messages[0].content[0]: "),
+            (r#"[{"role": "assistant", "content": "a", "audio": {"id": "1"}}]"#, "messages[0].audio: "),
+        ] {
+            let error = messages(json).unwrap_err();
+            assert!(error.message().starts_with(path), "{json}: {}", error.message());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `/v1/chat/completions` of the real server.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+use support::TestServer;
+
+static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
+const PATH: &str = "/v1/chat/completions";
+
+fn question() -> Value {
+    json!([{"role": "user", "content": "What does Vec::push do?"}])
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+#[test]
+fn a_conversation_is_answered_in_the_form_of_openai() {
+    let answer = SERVER.ask(PATH, json!({"model": "octavo-demo", "messages": question(), "temperature": 0}));
+    assert_eq!(answer["object"], "chat.completion");
+    assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["role"], "assistant");
+    assert_eq!(choice["finish_reason"], "stop");
+    assert!(content(&answer).contains("element"), "{answer}");
+}
+
+#[test]
+fn a_stream_says_what_the_whole_answer_says() {
+    let mut body = json!({"messages": question(), "temperature": 0.8, "seed": 5, "n": 2, "max_tokens": 60});
+    let whole = SERVER.ask(PATH, body.clone());
+    body["stream"] = true.into();
+    let chunks = SERVER.chunks(PATH, body);
+    for index in [0, 1] {
+        let choices: Vec<&Value> = chunks
+            .iter()
+            .map(|chunk| &chunk["choices"][0])
+            .filter(|choice| choice["index"] == index)
+            .collect();
+        assert_eq!(choices[0]["delta"]["role"], "assistant");
+        let text: String = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        assert_eq!(text, whole["choices"][index]["message"]["content"].as_str().unwrap());
+        let (last, others) = choices.split_last().unwrap();
+        assert_eq!(last["finish_reason"], whole["choices"][index]["finish_reason"]);
+        assert!(others.iter().all(|choice| choice["finish_reason"].is_null()));
+    }
+    assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
+}
+
+#[test]
+fn parts_of_text_are_as_good_as_a_string() {
+    let parts = json!([{"role": "user", "content": [
+        {"type": "text", "text": "What does "}, {"type": "text", "text": "Vec::push do?"}]}]);
+    let of =
+        |messages: Value| SERVER.ask(PATH, json!({"messages": messages, "temperature": 0, "max_tokens": 10}));
+    let parts = of(parts);
+    assert!(!content(&parts).is_empty());
+    // How parts are joined is the template's business; the question must have reached it.
+    let difference = parts["usage"]["prompt_tokens"].as_i64().unwrap()
+        - of(question())["usage"]["prompt_tokens"].as_i64().unwrap();
+    assert!(difference.abs() <= 2, "{difference}");
+}
+
+#[test]
+fn either_name_of_the_limit_is_kept() {
+    for name in ["max_tokens", "max_completion_tokens"] {
+        let mut body = json!({"messages": question(), "temperature": 0});
+        body[name] = 3.into();
+        let answer = SERVER.ask(PATH, body);
+        assert_eq!(answer["usage"]["completion_tokens"], 3, "{name}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "length", "{name}");
+    }
+}
+
+#[test]
+fn logprobs_are_one_object_a_token() {
+    let mut body = json!({"messages": question(), "temperature": 0, "max_tokens": 5, "logprobs": true,
+        "top_logprobs": 2});
+    let answer = SERVER.ask(PATH, body.clone());
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(tokens.len(), 5);
+    let bytes = |token: &Value| -> Vec<u8> {
+        token["bytes"].as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect()
+    };
+    let joined: Vec<u8> = tokens.iter().flat_map(bytes).collect();
+    assert_eq!(String::from_utf8(joined).unwrap(), content(&answer));
+    for token in &tokens {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!(top.len(), 2);
+        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&token["token"], &token["logprob"]));
+        assert!(top[1]["logprob"].as_f64() <= top[0]["logprob"].as_f64());
+    }
+    body["stream"] = true.into();
+    let chunks = SERVER.chunks(PATH, body);
+    let lists = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    assert_eq!(lists.flatten().cloned().collect::<Vec<Value>>(), tokens);
+}
+
+#[test]
+fn without_logprobs_there_are_none() {
+    let answer = SERVER.ask(PATH, json!({"messages": question(), "max_tokens": 2}));
+    assert!(answer["choices"][0]["logprobs"].is_null());
+}
+
+#[test]
+fn what_a_schema_asks_for_is_what_comes() {
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["name", "count"],
+        "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "minimum": 0, "maximum": 99}}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
+    for (field, value) in [("response_format", format), ("guided_json", schema)] {
+        let mut body = json!({"messages": question(), "temperature": 1.0, "seed": 3, "max_tokens": 200});
+        body[field] = value;
+        let answer = SERVER.ask(PATH, body);
+        let object: Value = serde_json::from_str(content(&answer)).expect(content(&answer));
+        assert!(object["name"].is_string() && object["count"].is_u64(), "{object}");
+        assert_eq!(object.as_object().unwrap().len(), 2);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+}
+
+#[test]
+fn every_kind_of_grammar_is_kept_to() {
+    let ask = |field: &str, value: Value| {
+        let mut body = json!({"messages": question(), "temperature": 1.0, "seed": 1, "max_tokens": 100});
+        body[field] = value;
+        content(&SERVER.ask(PATH, body)).to_owned()
+    };
+    let digits = ask("guided_regex", json!("[0-9]{4}"));
+    assert!(digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit()), "{digits}");
+    let chosen = ask("guided_choice", json!(["red", "green"]));
+    assert!(["red", "green"].contains(&chosen.as_str()), "{chosen}");
+    let lark = ask("guided_grammar", json!("start: \"ab\" \"cd\""));
+    assert_eq!(lark, "abcd");
+    let chosen = ask("structured_outputs", json!({"choice": ["yes", "no"]}));
+    assert!(["yes", "no"].contains(&chosen.as_str()), "{chosen}");
+}
+
+#[test]
+fn a_grammar_that_makes_no_sense_is_refused_by_name() {
+    for (field, value, param) in [
+        ("guided_regex", json!("[0-9"), "guided_regex"),
+        ("guided_grammar", json!("start: undefined_rule"), "guided_grammar"),
+        ("guided_json", json!({"type": "nonsense"}), "guided_json"),
+    ] {
+        let mut body = json!({"messages": question(), "max_tokens": 5});
+        body[field] = value;
+        let answer = SERVER.post(PATH, &body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert_eq!(answer.error()["param"], param);
+    }
+}
+
+#[test]
+fn a_second_identical_conversation_finds_its_prompt_cached() {
+    let long = "Explain ownership. ".repeat(20);
+    let body =
+        json!({"messages": [{"role": "user", "content": long}], "max_tokens": 2, "cache_salt": "chat"});
+    let cached = || {
+        SERVER.ask(PATH, body.clone())["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached(), 0);
+    assert!(cached() >= 16);
+}

@@ -1,0 +1,250 @@
+//! `/v1/completions` of the real server.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+use support::TestServer;
+
+static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
+const PATH: &str = "/v1/completions";
+
+fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().unwrap()
+}
+
+fn streamed(chunks: &[Value], index: u64) -> String {
+    let choices = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+    choices.filter(|choice| choice["index"] == index).map(|choice| choice["text"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_prompt_is_continued_in_the_form_of_openai() {
+    let answer = SERVER.ask(PATH, json!({"prompt": "The Vec type", "max_tokens": 8, "temperature": 0}));
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(answer["model"], "octavo-demo");
+    assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
+    assert!(answer["created"].as_u64().unwrap() > 1_700_000_000);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["index"], &choice["finish_reason"]), (&json!(0), &json!("length")));
+    assert!(!text(&answer).is_empty());
+    let usage = &answer["usage"];
+    assert_eq!(usage["completion_tokens"], 8);
+    let total = usage["prompt_tokens"].as_u64().unwrap() + 8;
+    assert_eq!(usage["total_tokens"], total);
+}
+
+#[test]
+fn sixteen_tokens_are_generated_if_none_are_asked_for() {
+    let answer = SERVER.ask(PATH, json!({"prompt": "The Vec type", "temperature": 0, "ignore_eos": true}));
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+}
+
+#[test]
+fn a_stream_says_what_the_whole_answer_says() {
+    for sampling in [json!({"temperature": 0}), json!({"temperature": 0.9, "seed": 7, "n": 2})] {
+        let mut body = json!({"prompt": "A slice is", "max_tokens": 40});
+        body.as_object_mut().unwrap().extend(sampling.as_object().unwrap().clone());
+        let whole = SERVER.ask(PATH, body.clone());
+        body["stream"] = true.into();
+        let chunks = SERVER.chunks(PATH, body);
+        for choice in whole["choices"].as_array().unwrap() {
+            assert_eq!(
+                streamed(&chunks, choice["index"].as_u64().unwrap()),
+                choice["text"].as_str().unwrap()
+            );
+        }
+        let last = chunks.last().unwrap();
+        assert!(last["choices"][0]["finish_reason"].is_string(), "{last}");
+        assert!(last.get("usage").is_none(), "{last}");
+    }
+}
+
+#[test]
+fn a_stream_ends_with_usage_if_asked() {
+    let body = json!({"prompt": "A slice is", "max_tokens": 5, "temperature": 0, "stream": true,
+        "stream_options": {"include_usage": true}});
+    let chunks = SERVER.chunks(PATH, body);
+    let (last, others) = chunks.split_last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["completion_tokens"], 5);
+    assert!(others.iter().all(|chunk| chunk["usage"].is_null() && chunk.get("usage").is_some()));
+}
+
+#[test]
+fn a_stream_shows_how_much_of_the_prompt_was_read_if_asked() {
+    let prompt: Vec<u32> = (100..700).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 2, "stream": true, "cache_salt": "progress",
+        "stream_options": {"include_progress": true}});
+    let chunks = SERVER.chunks(PATH, body);
+    let progress: Vec<&Value> = chunks.iter().filter_map(|chunk| chunk.get("progress")).collect();
+    let last = progress.last().expect("progress came");
+    assert_eq!((&last["processed_tokens"], &last["prompt_tokens"]), (&json!(600), &json!(600)));
+    assert_eq!(last["cached_tokens"], 0);
+    let with_progress = chunks.iter().filter(|chunk| chunk.get("progress").is_some());
+    assert!(with_progress.into_iter().all(|chunk| chunk["choices"] == json!([])));
+}
+
+#[test]
+fn prompts_come_as_text_or_tokens_one_or_many() {
+    let tokens = |text: &str| SERVER.ask("/tokenize", json!({"prompt": text}))["tokens"].clone();
+    let (a, b) = ("The String type", "An iterator");
+    let one = |prompt: Value| {
+        let answer = SERVER.ask(PATH, json!({"prompt": prompt, "max_tokens": 6, "temperature": 0}));
+        let texts = answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone());
+        texts.collect::<Vec<Value>>()
+    };
+    let (of_a, of_b) = (one(json!(a)), one(json!(b)));
+    assert_eq!(one(tokens(a)), of_a);
+    let both = [of_a.clone(), of_b.clone()].concat();
+    assert_eq!(one(json!([a, b])), both);
+    assert_eq!(one(json!([tokens(a), tokens(b)])), both);
+    assert_eq!(one(json!([b, a, b])), [of_b.clone(), of_a, of_b].concat());
+}
+
+#[test]
+fn several_choices_are_numbered_and_differ() {
+    let body =
+        json!({"prompt": "Once upon", "n": 3, "max_tokens": 12, "temperature": 1.5, "seed": 1, "top_k": 0});
+    let answer = SERVER.ask(PATH, body);
+    let choices = answer["choices"].as_array().unwrap();
+    let indices: Vec<u64> = choices.iter().map(|choice| choice["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, [0, 1, 2]);
+    assert_ne!(choices[0]["text"], choices[1]["text"]);
+    assert_eq!(answer["usage"]["completion_tokens"], 36);
+}
+
+#[test]
+fn the_best_of_several_is_returned() {
+    let body =
+        json!({"prompt": "Once upon", "best_of": 4, "max_tokens": 8, "temperature": 1.0, "ignore_eos": true});
+    let answer = SERVER.ask(PATH, body);
+    assert_eq!(answer["choices"].as_array().unwrap().len(), 1);
+    assert_eq!(answer["usage"]["completion_tokens"], 32);
+}
+
+#[test]
+fn a_stop_string_ends_the_text_and_is_left_out() {
+    let body = json!({"prompt": "The Vec type", "max_tokens": 30, "temperature": 0});
+    let whole = text(&SERVER.ask(PATH, body.clone())).to_owned();
+    let stop: String = whole.chars().skip(4).take(3).collect();
+    let before = whole.split(&stop).next().unwrap();
+    for (stop, stream) in [(json!(stop), false), (json!(["never said", stop]), true)] {
+        let mut body = body.clone();
+        body["stop"] = stop.clone();
+        if stream {
+            body["stream"] = true.into();
+            let chunks = SERVER.chunks(PATH, body);
+            assert_eq!(streamed(&chunks, 0), before);
+            assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+        } else {
+            let answer = SERVER.ask(PATH, body);
+            assert_eq!(text(&answer), before);
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+            assert_eq!(answer["choices"][0]["stop_reason"], stop);
+        }
+    }
+    let mut kept = body;
+    kept["stop"] = stop.clone().into();
+    kept["include_stop_str_in_output"] = true.into();
+    assert_eq!(text(&SERVER.ask(PATH, kept)), format!("{before}{stop}"));
+}
+
+#[test]
+fn a_stop_token_ends_the_text() {
+    let body = json!({"prompt": "The Vec type", "max_tokens": 10, "temperature": 0, "logprobs": 0});
+    let whole = SERVER.ask(PATH, body.clone());
+    let tokens = whole["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+    let third = SERVER.ask("/tokenize", json!({"prompt": tokens[2], "add_special_tokens": false}));
+    let mut body = body;
+    body["stop_token_ids"] = third["tokens"].clone();
+    let answer = SERVER.ask(PATH, body);
+    let first_two: String = tokens[..2].iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!((text(&answer), &answer["choices"][0]["finish_reason"]), (first_two.as_str(), &json!("stop")));
+}
+
+#[test]
+fn logprobs_are_lists_side_by_side() {
+    let body = json!({"prompt": "The Vec type", "max_tokens": 6, "temperature": 0, "logprobs": 3});
+    let answer = SERVER.ask(PATH, body.clone());
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let list = |name: &str| logprobs[name].as_array().unwrap().clone();
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(list(name).len(), 6, "{name}");
+    }
+    let joined: String = list("tokens").iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(joined, text(&answer));
+    for (at, top) in list("top_logprobs").iter().enumerate() {
+        let top = top.as_object().unwrap();
+        let chosen = list("tokens")[at].as_str().unwrap().to_owned();
+        // Greedy: the chosen token is the likeliest, hence one of the three.
+        assert_eq!(top.len(), 3);
+        let best = top.values().map(|value| value.as_f64().unwrap()).fold(f64::MIN, f64::max);
+        assert_eq!(top[&chosen].as_f64(), Some(best));
+        assert!(best <= 0.0);
+    }
+    let offsets: Vec<u64> = list("text_offset").iter().map(|at| at.as_u64().unwrap()).collect();
+    assert_eq!(offsets[0], 0);
+    assert_eq!(offsets[1], list("tokens")[0].as_str().unwrap().chars().count() as u64);
+    let mut body = body;
+    body["stream"] = true.into();
+    let chunks = SERVER.chunks(PATH, body);
+    let streamed = |name: &str| -> Vec<Value> {
+        let lists = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"][name].as_array());
+        lists.flatten().cloned().collect()
+    };
+    for name in ["tokens", "token_logprobs", "text_offset"] {
+        assert_eq!(streamed(name), list(name), "{name}");
+    }
+}
+
+#[test]
+fn echo_repeats_the_prompt_with_its_logprobs() {
+    let body =
+        json!({"prompt": "The Vec type", "max_tokens": 3, "temperature": 0, "echo": true, "logprobs": 1});
+    let answer = SERVER.ask(PATH, body.clone());
+    assert!(text(&answer).starts_with("The Vec type"));
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let prompt_tokens = answer["usage"]["prompt_tokens"].as_u64().unwrap() as usize;
+    let values = logprobs["token_logprobs"].as_array().unwrap();
+    assert_eq!(values.len(), prompt_tokens + 3);
+    assert!(values[0].is_null() && values[1..].iter().all(Value::is_number));
+    let mut stream = body.clone();
+    stream["stream"] = true.into();
+    assert_eq!(streamed(&SERVER.chunks(PATH, stream), 0), text(&answer));
+    let mut only = body;
+    only["max_tokens"] = 0.into();
+    let echoed = SERVER.ask(PATH, only);
+    assert_eq!(text(&echoed), "The Vec type");
+    assert_eq!(
+        echoed["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap()[..],
+        values[..prompt_tokens]
+    );
+    assert_eq!(echoed["usage"]["completion_tokens"], 0);
+}
+
+#[test]
+fn a_bias_forces_a_token_and_a_seed_repeats_itself() {
+    let forced = json!({"prompt": "The", "max_tokens": 4, "temperature": 0, "logit_bias": {"500": 100}, "ignore_eos": true});
+    let answer = SERVER.ask(PATH, forced);
+    let token = SERVER.ask("/detokenize", json!({"tokens": [500, 500, 500, 500]}));
+    assert_eq!(text(&answer), token["prompt"].as_str().unwrap());
+    let drawn = |seed: u64| {
+        let body = json!({"prompt": "The", "max_tokens": 20, "temperature": 1.5, "top_k": -1, "seed": seed});
+        text(&SERVER.ask(PATH, body)).to_owned()
+    };
+    assert_eq!(drawn(3), drawn(3));
+    assert_ne!(drawn(3), drawn(4));
+}
+
+#[test]
+fn a_second_identical_request_finds_its_prompt_cached() {
+    let prompt: Vec<u32> = (1000..1100).collect();
+    let body = |salt: &str| json!({"prompt": prompt, "max_tokens": 1, "cache_salt": salt});
+    let cached =
+        |salt: &str| SERVER.ask(PATH, body(salt))["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(cached("one"), 0);
+    assert_eq!(cached("one"), 96);
+    // Another tenant must not even see that it is there.
+    assert_eq!(cached("two"), 0);
+}
