@@ -37,7 +37,8 @@ pub use dense::{
 pub use linear::linear_matches_the_reference;
 pub use pages::{
     copied_pages_attend_like_their_originals, copies_run_one_after_another,
-    storing_touches_its_own_slots_only, what_is_gathered_is_what_was_encoded, zeroed_pages_decode_to_zero,
+    storing_touches_its_own_slots_only, what_is_gathered_is_what_was_encoded,
+    what_is_written_at_slots_is_gathered_in_token_order, zeroed_pages_decode_to_zero,
 };
 
 /// How far a back end may be from the reference.
@@ -80,7 +81,8 @@ macro_rules! conformance {
             stale_contents_of_pages_never_reach_a_result, dense_rows_alone_equal_rows_in_a_batch,
             attention_alone_equals_attention_in_a_batch, one_chunk_equals_many,
             where_pages_lie_and_how_large_they_are_does_not_matter, pages_that_left_the_window_do_not_matter,
-            what_is_gathered_is_what_was_encoded, storing_touches_its_own_slots_only,
+            what_is_gathered_is_what_was_encoded, what_is_written_at_slots_is_gathered_in_token_order,
+            storing_touches_its_own_slots_only,
             copied_pages_attend_like_their_originals, copies_run_one_after_another, zeroed_pages_decode_to_zero,
         );
     };

@@ -12,7 +12,7 @@ use crate::{
     Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Rows, Span, TableView, TensorRef,
     WeightFormat,
 };
-use octavo_types::{PageId, Pages};
+use octavo_types::{PageId, Pages, SlotId};
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,5 +173,16 @@ impl Backend for Reference {
         positions: Range<u32>,
     ) -> Result<[Vec<f32>; 2], BackendError> {
         Ok(attention::gather(arena, layer, table, positions))
+    }
+
+    fn scatter(
+        &self,
+        arena: &mut Self::Arena,
+        layer: usize,
+        slots: &[SlotId],
+        kv: [&[f32]; 2],
+    ) -> Result<(), BackendError> {
+        attention::scatter(arena, layer, slots, kv);
+        Ok(())
     }
 }

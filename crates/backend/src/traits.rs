@@ -1,5 +1,5 @@
 use crate::{PageLayout, Rows, Span, TableView, TensorRef, WeightFormat};
-use octavo_types::{PageId, Pages};
+use octavo_types::{PageId, Pages, SlotId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -175,4 +175,14 @@ pub trait Backend: Send {
         table: TableView<'_>,
         positions: std::ops::Range<u32>,
     ) -> Result<[Vec<f32>; 2], BackendError>;
+    /// Encodes keys and values as they are, each `[slots.len(), kv_heads, head_dim]`, into one layer's `slots`, in
+    /// order: where two rows have the same slot the later one stays. Exactly the bytes that
+    /// [`codec::encode`](crate::codec::encode) gives.
+    fn scatter(
+        &self,
+        arena: &mut Self::Arena,
+        layer: usize,
+        slots: &[SlotId],
+        kv: [&[f32]; 2],
+    ) -> Result<(), BackendError>;
 }

@@ -6,7 +6,7 @@ use octavo_backend::{
     Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Reference, Rows, Span, TableView,
     TensorRef, WeightDtype, WeightFormat,
 };
-use octavo_types::{PageId, Pages};
+use octavo_types::{PageId, Pages, SlotId};
 use std::ops::Range;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -31,6 +31,8 @@ enum Fault {
     CopiesOneSlotLess,
     CopiesAllAtOnce,
     ZeroesNothing,
+    ScattersOneSlotOn,
+    ScattersKeysOnly,
 }
 
 struct Faulty(Fault);
@@ -201,6 +203,20 @@ impl Backend for Faulty {
         let positions = if self.has(Fault::GatherIgnoresStart) { 0..len } else { positions };
         Reference.gather(arena, layer, table, positions)
     }
+    fn scatter(&self, arena: &mut ReferenceArena, layer: usize, slots: &[SlotId], kv: [&[f32]; 2]) -> Done {
+        let [keys, values] = kv;
+        match self.0 {
+            Fault::ScattersOneSlotOn => {
+                let last = slots.last().map_or(SlotId(0), |slot| *slot);
+                let on: Vec<SlotId> = slots.iter().skip(1).copied().chain([last]).collect();
+                Reference.scatter(arena, layer, &on, kv)
+            }
+            Fault::ScattersKeysOnly => {
+                Reference.scatter(arena, layer, slots, [keys, &vec![0.0; values.len()]])
+            }
+            _ => Reference.scatter(arena, layer, slots, kv),
+        }
+    }
 }
 
 /// Whether the slot after a span's last token, if its page has one, holds a NaN.
@@ -225,7 +241,7 @@ fn fails(property: Property, fault: Fault) -> bool {
 
 #[test]
 fn each_fault_is_found_by_the_property_that_names_it() {
-    let cases: [(Fault, Property); 19] = [
+    let cases: [(Fault, Property); 21] = [
         (Fault::EmbedForgetsScale, conformance::embeddings_match_the_reference),
         (Fault::NormForgetsEpsilonAndWeight, conformance::norms_match_the_reference),
         (Fault::ActivationsSwapped, conformance::activations_match_the_reference),
@@ -245,6 +261,8 @@ fn each_fault_is_found_by_the_property_that_names_it() {
         (Fault::CopiesOneSlotLess, conformance::copied_pages_attend_like_their_originals),
         (Fault::CopiesAllAtOnce, conformance::copies_run_one_after_another),
         (Fault::ZeroesNothing, conformance::zeroed_pages_decode_to_zero),
+        (Fault::ScattersOneSlotOn, conformance::what_is_written_at_slots_is_gathered_in_token_order),
+        (Fault::ScattersKeysOnly, conformance::what_is_written_at_slots_is_gathered_in_token_order),
     ];
     for (fault, property) in cases {
         assert!(fails(property, fault), "{fault:?} was not found");

@@ -2,7 +2,7 @@
 
 use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
-use octavo::{Event, FinishReason, Flow, Llm, Message, Output, Outputs, Request, SamplingParams};
+use octavo::{Event, FinishReason, Flow, Hub, Llm, Message, Output, Outputs, Request, SamplingParams};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(crate) struct Command {
 
 /// What is not given is as the model's makers would have it.
 #[derive(Debug, clap::Args)]
-struct SamplingArgs {
+pub(crate) struct SamplingArgs {
     /// 0 takes the likeliest token every time
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
@@ -72,7 +72,7 @@ struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    fn over(&self, base: SamplingParams) -> SamplingParams {
+    pub(crate) fn over(&self, base: SamplingParams) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k: self.top_k.unwrap_or(base.top_k),
@@ -94,10 +94,10 @@ struct Timings {
     decode: Duration,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
+pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let text = command.read_prompt()?;
     let start = Instant::now();
-    let mut llm = command.model.load()?;
+    let mut llm = command.model.load(hub)?;
     let load = start.elapsed();
     let prompt = command.encode(&llm, &text)?;
     let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");

@@ -3,10 +3,11 @@
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use octavo::{
-    Bytes, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens, WeightFormat,
+    Bytes, Files, Hub, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens,
+    WeightFormat,
 };
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Backend {
@@ -60,8 +61,9 @@ pub(crate) enum Weights {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Directory of a model in Hugging Face layout [default: the built-in model]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of a model in Hugging Face layout, or its name on the hub: org/name or org/name@revision [default:
+    /// the built-in model]
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// Threads to compute with [default: one a core]
     #[arg(long)]
@@ -96,13 +98,13 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    pub(crate) fn options(&self) -> Result<Options> {
+    fn options(&self, source: Source) -> Result<Options> {
         let Some(page_size) = PageSize::new(self.page_size) else { bail!("--page-size must be at least 1") };
         if self.kv_window == Some(0) {
             bail!("--kv-window must be at least 1");
         }
         Ok(Options {
-            source: self.model.clone().map_or(Source::BuiltIn, Source::Directory),
+            source,
             threads: self.threads,
             weights: match self.weights {
                 Weights::Stored => WeightFormat::AsStored,
@@ -127,8 +129,13 @@ impl ModelArgs {
     }
 
     /// Loads the model, with a bar where it takes a while and somebody is looking.
-    pub(crate) fn load(&self) -> Result<Llm> {
-        let options = self.options()?;
+    pub(crate) fn load(&self, hub: &Hub) -> Result<Llm> {
+        self.load_with(hub, |options| options)
+    }
+
+    /// The same with options that `change` has changed.
+    pub(crate) fn load_with(&self, hub: &Hub, change: impl FnOnce(Options) -> Options) -> Result<Llm> {
+        let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?)?);
         let bar = crate::progress::bar("loading");
         let llm = Llm::load(&options, &mut |at| {
             bar.set_length(at.bytes_total);
@@ -140,6 +147,13 @@ impl ModelArgs {
         }
         Ok(llm)
     }
+}
+
+/// The model that the user named, its files downloaded where they are not here yet.
+pub(crate) fn source(model: Option<&Path>, hub: &Hub, files: Files) -> Result<Source> {
+    let Some(model) = model else { return Ok(Source::BuiltIn) };
+    let mut shown = crate::progress::Downloads::default();
+    Ok(Source::named(model, hub, files, &mut |at| shown.update(at))?)
 }
 
 /// `4096`, `512KB`, `1.5GB`, `2GiB`: powers of 1000 and of 1024.

@@ -1,6 +1,7 @@
 //! Bars on standard error, where somebody is looking.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use octavo::Download;
 use std::io::IsTerminal;
 
 /// A bar that appears only on a terminal.
@@ -12,5 +13,48 @@ pub(crate) fn bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent}% {eta}").expect("a valid template");
     bar.set_style(style.progress_chars("=> "));
     bar.set_message(what);
+    bar
+}
+
+/// Downloads, one file after another: a bar on a terminal, a line a file elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct Downloads {
+    file: String,
+    bar: Option<ProgressBar>,
+}
+
+impl Downloads {
+    pub(crate) fn update(&mut self, at: Download<'_>) {
+        if self.file != at.file {
+            self.finish();
+            self.file = at.file.into();
+            self.bar = std::io::stderr().is_terminal().then(|| file_bar(at));
+            if self.bar.is_none() {
+                eprintln!("octavo: downloading {} ({})", at.file, HumanBytes(at.bytes_total));
+            }
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(at.bytes_done);
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Downloads {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn file_bar(at: Download<'_>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(at.bytes_total), ProgressDrawTarget::stderr());
+    let style = "downloading {msg} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template").progress_chars("=> "));
+    bar.set_message(at.file.to_owned());
     bar
 }

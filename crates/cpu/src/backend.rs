@@ -3,7 +3,7 @@ use octavo_backend::{
     Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Rows, Span, TableView, TensorRef,
     WeightFormat,
 };
-use octavo_types::{PageId, Pages};
+use octavo_types::{PageId, Pages, SlotId};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
@@ -164,5 +164,16 @@ impl Backend for Cpu {
         positions: Range<u32>,
     ) -> Result<[Vec<f32>; 2], BackendError> {
         Ok(crate::gather(arena, layer, table, positions))
+    }
+
+    fn scatter(
+        &self,
+        arena: &mut Arena,
+        layer: usize,
+        slots: &[SlotId],
+        kv: [&[f32]; 2],
+    ) -> Result<(), BackendError> {
+        crate::scatter(self.level, arena, layer, slots, kv);
+        Ok(())
     }
 }

@@ -35,6 +35,6 @@ pub use gemm::gemm;
 pub use level::Level;
 pub use matrix::Matrix;
 pub use norm::{Norm, add_rms_norm, rms_norm};
-pub use pages::{copy_pages, gather, zero_pages};
+pub use pages::{copy_pages, gather, scatter, zero_pages};
 pub use pool::Pool;
 pub use rotate::{angles, rotate_and_store};

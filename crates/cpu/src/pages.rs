@@ -1,7 +1,7 @@
-use crate::Arena;
 use crate::attention::check_table;
+use crate::{Arena, Level};
 use octavo_backend::{Half, TableView, codec};
-use octavo_types::PageId;
+use octavo_types::{PageId, SlotId};
 use std::ops::Range;
 
 /// Copies the first `slots` of each page, in order: `(from, to, slots)`.
@@ -63,4 +63,26 @@ pub fn gather(arena: &Arena, layer: usize, table: TableView<'_>, positions: Rang
         }
         out
     })
+}
+
+/// Encodes keys and values, each `[slots.len(), kv_heads, head_dim]`, into one layer's slots.
+pub fn scatter(level: Level, arena: &mut Arena, layer: usize, slots: &[SlotId], kv: [&[f32]; 2]) {
+    let layout = *arena.layout();
+    let (size, width) = (layout.page_size as u64, layout.kv_heads * layout.head_dim);
+    let (bytes, parameters) = (layout.row_bytes(), layout.parameter_bytes());
+    assert!(level <= Level::detect(), "{level:?} on a machine without it");
+    for (half, rows) in [Half::Key, Half::Value].into_iter().zip(kv) {
+        assert_eq!(rows.len(), slots.len() * width, "numbers for {} slots", slots.len());
+        for (row, slot) in rows.chunks_exact(width).zip(slots) {
+            let page = PageId(u32::try_from(slot.0 / size).expect("a page of the arena"));
+            let (page, slot) = (arena.page_mut(page), (slot.0 % size) as usize);
+            for (head, row) in row.chunks_exact(layout.head_dim).enumerate() {
+                let (rows, rest) = page.split_at_mut(layout.parameters_at(0, Half::Key, 0));
+                let rows = &mut rows[layout.rows_at(layer, half, head) + slot * bytes..][..bytes];
+                let at = layout.parameters_at(layer, half, head) - layout.parameters_at(0, Half::Key, 0);
+                let params = &mut rest[at + slot * parameters..][..parameters];
+                crate::codec::encode(level, layout.dtype, row, rows, params);
+            }
+        }
+    }
 }

@@ -56,7 +56,7 @@ impl Engine {
             }
         };
         let at = self.running.partition_point(|other| other.order() < task.order);
-        let fits = self.fits(seq, len);
+        let fits = self.fits(seq, &task, len);
         self.running.insert(at, Running::new(task, seq));
         if !(fits && self.first_chunk(at, id, budget, events)) {
             if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
@@ -71,19 +71,43 @@ impl Engine {
         true
     }
 
-    /// The share of new prompts. Where nothing else runs, or a sequence takes a slot whatever its length, what
-    /// there is can be had.
-    fn fits(&self, seq: SeqId, len: Tokens) -> bool {
-        let held = self.cache.sequence(seq).expect("just admitted").pages();
-        let need = self.pages_for(len).saturating_sub(held);
+    /// The share of new prompts. What there is can be had where nothing else runs, where a sequence takes a slot
+    /// whatever its length, and where nobody can ever need the rest.
+    fn fits(&self, seq: SeqId, task: &Task, len: Tokens) -> bool {
         if self.running.is_empty() {
             return true;
         }
+        let held = self.cache.sequence(seq).expect("just admitted").pages();
+        let need = self.pages_for(len).saturating_sub(held);
         let room = self.room();
         let by_slots = self.cache.settings().page_size.tokens() >= self.config.max_len;
         let share = if by_slots { 1.0 } else { self.config.prompt_share };
         // A share such as 0.9 is a little less than that in binary: nine of ten pages are within it all the same.
-        f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON)
+        let within = f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON);
+        within || need <= room && self.most_pages(seq, task).saturating_sub(held) + self.growth() <= room
+    }
+
+    /// The most pages that those running may still take, beside what is promised to their prompts.
+    fn growth(&self) -> Pages {
+        let pages = self.running.iter().map(|running| {
+            let held = self.cache.sequence(running.seq).expect("running").pages();
+            let most = self.most_pages(running.seq, &running.task);
+            let promised = if running.reading { self.promised_to(running) } else { Pages::ZERO };
+            most.saturating_sub(held + promised)
+        });
+        pages.sum()
+    }
+
+    /// The most pages a sequence can come to hold, its choices to come among them: each may copy the shared page it
+    /// writes into.
+    fn most_pages(&self, seq: SeqId, task: &Task) -> Pages {
+        let known = self.cache.sequence(seq).expect("running").prompt().len();
+        let left = task.shared.request.max_tokens.saturating_sub(task.generated);
+        let end = known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
+        let groups = self.cache.settings().windows.len() as u32;
+        let forks = task.forks_to_come();
+        let each = (self.pages_for(end) + Pages(groups)).saturating_sub(self.pages_for(known));
+        self.pages_for(end) + Pages(each.0.saturating_mul(forks))
     }
 
     /// Puts the beginning into the step; `false` if there was no room for it.

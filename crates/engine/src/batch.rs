@@ -70,7 +70,7 @@ impl Batch {
                 let table =
                     &cache.sequence(planned.seq).expect("a sequence in a step exists").tables()[group];
                 let start = self.pages.len();
-                self.pages.extend(table.pages());
+                table.page_runs().iter().for_each(|run| self.pages.extend_from_slice(run));
                 self.tables.push((table.first().0, start..self.pages.len()));
             }
         }

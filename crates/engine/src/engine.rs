@@ -142,7 +142,7 @@ impl Engine {
     pub fn submit(&mut self, accepted: Accepted) {
         let arrival = self.now;
         let EngineConfig { aging, time_limit, .. } = self.config;
-        let task = Task::new(&accepted, arrival, self.tokenizer.as_ref(), aging, time_limit);
+        let task = Box::new(Task::new(&accepted, arrival, self.tokenizer.as_ref(), aging, time_limit));
         let request = &task.shared.request;
         self.metrics.request_prompt_tokens.observe(f64::from(task.shared.prompt_len.0));
         self.metrics.request_choices.observe(f64::from(request.choices));

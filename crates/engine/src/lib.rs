@@ -7,6 +7,7 @@
 
 mod admit;
 mod batch;
+mod cache_pool;
 mod config;
 mod constraint;
 mod engine;
@@ -30,6 +31,9 @@ mod task;
 mod thread;
 
 pub use batch::{Batch, Wanted};
+pub use cache_pool::{
+    AdvanceError, AllocateError, CachePool, CacheView, Gathered, KvPool, PoolError, UpdateError, ViewError,
+};
 pub use config::{Batching, ConfigError, EngineConfig};
 pub use constraint::{
     CompilerError, Constraint, ConstraintError, Grammar, GrammarCompiler, GrammarError, Progress,

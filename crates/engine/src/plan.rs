@@ -67,8 +67,8 @@ impl Engine {
         }
         let now = self.now;
         let mut late = self.queue.late(now);
-        let running = self.running.iter().map(|running| &running.task.shared);
-        late.extend(running.filter(|s| s.deadline.is_some_and(|d| d <= now)).map(|s| s.id));
+        let running = self.running.iter().filter(|running| running.deadline.is_some_and(|by| by <= now));
+        late.extend(running.map(|running| running.task.id()));
         late.dedup();
         for id in late {
             let limit = self.limit_of(id);
@@ -172,16 +172,12 @@ impl Engine {
         events: &mut Events,
     ) -> Planned {
         loop {
-            let Running { seq, ref task, .. } = self.running[at];
+            let seq = self.running[at].seq;
             match self.cache.schedule(seq, n, claim) {
                 Ok(span) => {
-                    let known = self.cache.sequence(seq).expect("just scheduled").prompt().len();
-                    let wanted = if task.wants_prompt_logprobs() {
-                        Wanted::All
-                    } else if span.positions.end == known {
-                        Wanted::Last
-                    } else {
-                        Wanted::Nothing
+                    let wanted = match self.running[at].reading {
+                        false => Wanted::Last,
+                        true => self.wanted_of(at, span.positions.end),
                     };
                     self.running[at].span = Some(self.wanted.len());
                     self.wanted.push(wanted);
@@ -195,11 +191,22 @@ impl Engine {
                     }
                 }
                 Err(error) => {
-                    let id = task.id();
+                    let id = self.running[at].task.id();
                     self.fail_request(id, Failure::Step(error.to_string()), events);
                     return Planned::Gone;
                 }
             }
+        }
+    }
+
+    /// Which logits of a prompt that is computed up to `end` are wanted.
+    fn wanted_of(&self, at: usize, end: Tokens) -> Wanted {
+        let Running { seq, task, .. } = &self.running[at];
+        let known = self.cache.sequence(*seq).expect("running").prompt().len();
+        match task.wants_prompt_logprobs() {
+            true => Wanted::All,
+            false if end == known => Wanted::Last,
+            false => Wanted::Nothing,
         }
     }
 
@@ -272,11 +279,12 @@ impl Engine {
 
     /// Pages that prompts under way have yet to take.
     pub(crate) fn promised(&self) -> Pages {
-        let owed = self.running.iter().filter(|running| running.reading).map(|running| {
-            let sequence = self.cache.sequence(running.seq).expect("running");
-            self.pages_for(sequence.prompt().len()).saturating_sub(sequence.pages())
-        });
-        owed.sum()
+        self.running.iter().filter(|running| running.reading).map(|running| self.promised_to(running)).sum()
+    }
+
+    pub(crate) fn promised_to(&self, running: &Running) -> Pages {
+        let sequence = self.cache.sequence(running.seq).expect("running");
+        self.pages_for(sequence.prompt().len()).saturating_sub(sequence.pages())
     }
 
     /// Pages that reading a prompt of so many tokens takes, chunk by chunk.

@@ -103,7 +103,7 @@ impl Engine {
     fn fork_choices(&mut self, at: usize, row: usize, known: Tokens, events: &mut Events) -> Result<(), Failure> {
         let seq = self.running[at].seq;
         for choice in 1..=self.running[at].task.forks_to_come() {
-            let task = self.running[at].task.fork(choice, self.tokenizer.as_ref());
+            let task = Box::new(self.running[at].task.fork(choice, self.tokenizer.as_ref()));
             let logits = self.logits.row(row).to_vec();
             match self.cache.fork(seq) {
                 Ok(fork) => {

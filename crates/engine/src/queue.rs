@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A task without a sequence.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) task: Task,
+    pub(crate) task: Box<Task>,
     /// All its tokens, generated ones too.
     pub(crate) prompt: Prompt,
     /// Until its first step; those that ran before are not turned away.
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     pub(crate) fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.tasks.values().map(|waiting| &waiting.task)
+        self.tasks.values().map(|waiting| &*waiting.task)
     }
 
     /// Requests whose time is over. Looks at them only once the first deadline has passed.

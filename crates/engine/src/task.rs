@@ -73,6 +73,7 @@ impl Text {
     }
 }
 
+/// Large, and looked at only when something is chosen for it: those who hold it hold it boxed.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) shared: Arc<Shared>,
@@ -167,8 +168,9 @@ impl Task {
 /// A task with a sequence in the cache.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) task: Task,
+    pub(crate) task: Box<Task>,
     pub(crate) seq: SeqId,
+    pub(crate) deadline: Option<Timestamp>,
     /// Whether it has tokens to compute before the next can be chosen, beside the last.
     pub(crate) reading: bool,
     /// Whether it was admitted as the only one, sharing nothing: there is no more room to be made for it.
@@ -180,8 +182,9 @@ pub(crate) struct Running {
 
 impl Running {
     /// A sequence that was just admitted.
-    pub(crate) fn new(task: Task, seq: SeqId) -> Self {
-        Self { task, seq, reading: true, started_over: false, span: None, finished: None }
+    pub(crate) fn new(task: Box<Task>, seq: SeqId) -> Self {
+        let deadline = task.shared.deadline;
+        Self { task, seq, deadline, reading: true, started_over: false, span: None, finished: None }
     }
 
     pub(crate) fn order(&self) -> Order {

@@ -115,6 +115,9 @@ impl KvCache {
             if table.end() != size.pages_for(sequence.scheduled) || table.first() > needed {
                 return Err(format!("{id} has pages {:?}..{:?} of {group:?}", table.first(), table.end()));
             }
+            if !table.agrees() {
+                return Err(format!("{id} names other pages than it holds in {group:?}"));
+            }
             if let Some(open) = table.open() {
                 let refs = self.pool.refs(open.id());
                 let full = size.offset_of(sequence.scheduled) == Tokens::ZERO;

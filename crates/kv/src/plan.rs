@@ -9,6 +9,7 @@ use crate::cache::{KvCache, Partial, UnknownSequence};
 use crate::evict::Wanted;
 use crate::page::PageRef;
 use crate::pool::AllocError;
+use crate::table::Table;
 use octavo_types::{GroupId, PageId, Pages, SeqId, Tokens};
 use std::ops::Range;
 
@@ -130,6 +131,9 @@ impl KvCache {
     /// Plans to compute the next `n` tokens of a sequence: takes the pages they need, all or none, and copies
     /// what is shared and would be written.
     pub fn schedule(&mut self, seq: SeqId, n: Tokens, claim: Claim) -> Result<Span, ScheduleError> {
+        if let Some(span) = self.schedule_in_place(seq, n) {
+            return Ok(span);
+        }
         let growth = self.growth(seq, n)?;
         let need = growth.pages.iter().copied().sum();
         let mut pages = self.take(need, seq, claim)?.into_iter();
@@ -158,6 +162,27 @@ impl KvCache {
         let span = Span { seq, positions };
         self.step.spans.push(span.clone());
         Ok(span)
+    }
+
+    /// The common case of decoding: the tokens go where pages are open already.
+    fn schedule_in_place(&mut self, seq: SeqId, n: Tokens) -> Option<Span> {
+        let size = self.settings.page_size;
+        let sequence = self.sequences.get_mut(&seq)?;
+        let (start, left) = (sequence.computed, sequence.prompt.len() - sequence.computed);
+        let room = size.tokens() - size.offset_of(start);
+        let possible = sequence.scheduled == start && Tokens::ZERO < n && n <= left && n <= room;
+        if !possible || size.offset_of(start) == Tokens::ZERO || sequence.tables.iter().any(|t| t.open().is_none()) {
+            return None;
+        }
+        let positions = start..start + n;
+        sequence.scheduled = positions.end;
+        if n == room {
+            sequence.tables.iter_mut().for_each(Table::seal);
+            self.offer_full_pages(seq, positions.clone());
+        }
+        let span = Span { seq, positions };
+        self.step.spans.push(span.clone());
+        Some(span)
     }
 
     fn growth(&self, seq: SeqId, n: Tokens) -> Result<Growth, ScheduleError> {

@@ -14,18 +14,21 @@ use std::ops::Range;
 ///             window      │ shared                       │ ours alone
 /// ```
 ///
-/// Invariants: at most one page is open, and it is the last; a sealed page that is not full is the last.
+/// Invariants: at most one page is open, and it is the last; a sealed page that is not full is the last; `ids` names
+/// the pages in order.
 #[derive(Debug)]
 pub struct Table {
     first: Pages,
     sealed: VecDeque<PageRef>,
     open: Option<PageMut>,
+    /// The same pages by their ids: what a step reads.
+    ids: VecDeque<PageId>,
 }
 
 impl Table {
     /// A table whose first `first` pages have left the window.
     pub(crate) fn starting_at(first: Pages) -> Self {
-        Self { first, sealed: VecDeque::new(), open: None }
+        Self { first, sealed: VecDeque::new(), open: None, ids: VecDeque::new() }
     }
 
     /// Index of the first page held.
@@ -40,21 +43,28 @@ impl Table {
 
     /// How many pages are held.
     pub fn held(&self) -> Pages {
-        Pages(self.sealed.len() as u32 + u32::from(self.open.is_some()))
+        Pages(self.ids.len() as u32)
     }
 
     /// The pages held, in order.
     pub fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
-        self.sealed.iter().map(PageRef::id).chain(self.open.iter().map(PageMut::id))
+        self.ids.iter().copied()
+    }
+
+    /// The pages held, in order, as two runs of memory.
+    pub fn page_runs(&self) -> [&[PageId]; 2] {
+        self.ids.as_slices().into()
+    }
+
+    /// Whether the ids are those of the pages.
+    pub(crate) fn agrees(&self) -> bool {
+        let pages = self.sealed.iter().map(PageRef::id).chain(self.open.iter().map(PageMut::id));
+        self.ids.iter().copied().eq(pages)
     }
 
     /// The page at `index`, unless it left the window or has not been taken yet.
     pub fn page(&self, index: Pages) -> Option<PageId> {
-        let at = index.checked_sub(self.first)?.as_usize();
-        match self.sealed.get(at) {
-            Some(page) => Some(page.id()),
-            None => self.open.as_ref().filter(|_| at == self.sealed.len()).map(PageMut::id),
-        }
+        self.ids.get(index.checked_sub(self.first)?.as_usize()).copied()
     }
 
     /// Where the token at `position` lives.
@@ -79,12 +89,14 @@ impl Table {
 
     pub(crate) fn push_sealed(&mut self, page: PageRef) {
         assert!(self.open.is_none(), "the open page is the last");
+        self.ids.push_back(page.id());
         self.sealed.push_back(page);
     }
 
     /// Seals the open page, if there is one, and goes on with `page`.
     pub(crate) fn push_open(&mut self, page: PageMut) {
         self.seal();
+        self.ids.push_back(page.id());
         self.open = Some(page);
     }
 
@@ -110,6 +122,7 @@ impl Table {
     /// Replaces the sealed tail by `copy`, and hands the original out.
     pub(crate) fn replace_tail(&mut self, copy: PageMut) -> PageRef {
         let tail = self.sealed.pop_back().expect("a sealed tail");
+        *self.ids.back_mut().expect("it has an id") = copy.id();
         self.open = Some(copy);
         tail
     }
@@ -117,7 +130,7 @@ impl Table {
     /// Takes back `replace_tail`: the last page, whatever it is now, gives way to `original`.
     pub(crate) fn restore_tail(&mut self, original: PageRef) {
         drop(self.pop());
-        self.sealed.push_back(original);
+        self.push_sealed(original);
     }
 
     pub(crate) fn sealed_page(&self, index: Pages) -> Option<&PageRef> {
@@ -126,6 +139,7 @@ impl Table {
 
     /// Gives up the last page.
     pub(crate) fn pop(&mut self) -> Option<PageRef> {
+        self.ids.pop_back();
         match self.open.take() {
             Some(page) => Some(page.seal()),
             None => self.sealed.pop_back(),
@@ -138,6 +152,7 @@ impl Table {
             return None;
         }
         let page = self.sealed.pop_front()?;
+        self.ids.pop_front();
         self.first += Pages(1);
         Some(page)
     }
@@ -146,6 +161,6 @@ impl Table {
     pub(crate) fn fork(&mut self) -> Result<Self, RefError> {
         self.seal();
         let sealed = self.sealed.iter().map(PageRef::share).collect::<Result<_, _>>()?;
-        Ok(Self { first: self.first, sealed, open: None })
+        Ok(Self { first: self.first, sealed, open: None, ids: self.ids.clone() })
     }
 }

@@ -91,6 +91,12 @@ impl FileSet {
     }
 }
 
+/// The weight files of a model's directory: the single one, those that its index names, or all that there are. Whether
+/// those of an index exist is not looked at.
+pub fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    Ok(FileSet::find(dir)?.paths)
+}
+
 /// A file beside the index: an index must not lead elsewhere.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();

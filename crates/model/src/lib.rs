@@ -20,6 +20,7 @@ mod scratch;
 mod weights;
 
 pub use config::{Architecture, ConfigError, LayerConfig, ModelConfig, Rope, RopeKind, RopeScaling};
+pub use files::weight_files;
 pub use generation::GenerationConfig;
 pub use load::Progress;
 pub use model::Model;

@@ -12,12 +12,14 @@
 #![forbid(unsafe_code)]
 
 mod built_in;
+mod hub;
 mod llm;
 mod memory;
 mod options;
 mod source;
 mod texts;
 
+pub use hub::{Download, Files, Hub, HubError, HubName, NameError};
 pub use llm::{Llm, LlmError, LoadError, Serving};
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{

@@ -1,3 +1,4 @@
+use crate::hub::HubError;
 use crate::options::{Options, Resolved};
 use crate::source::Parts;
 use crate::texts::Texts;
@@ -16,12 +17,16 @@ use std::thread::JoinHandle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("{0} is not a directory: give the folder that holds the model's config.json")]
+    #[error(
+        "{0} is not a directory: give the folder that holds the model's config.json, or a name like org/model"
+    )]
     NoDirectory(PathBuf),
     #[error("a length of {asked} does not fit a model made for {most}: choose 1 to {}", most.0)]
     MaxLen { asked: Tokens, most: Tokens },
     #[error("{batch} sequences of {max_len} need more pages than can be counted: lower either")]
     TooManyPages { batch: u32, max_len: Tokens },
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error(transparent)]
     Config(#[from] octavo_model::ConfigError),
     #[error(transparent)]

@@ -1,8 +1,9 @@
 use crate::built_in;
+use crate::hub::{Download, Files, Hub, HubName};
 use crate::llm::LoadError;
 use octavo_model::{GenerationConfig, ModelConfig, Weights};
 use octavo_text::{ChatTemplate, TemplateError, Tokenizer, TokenizerConfig};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -12,6 +13,8 @@ pub enum Source {
     BuiltIn,
     /// A directory in the layout of the Hugging Face hub.
     Directory(PathBuf),
+    /// One of the hub, in the directory of its cache.
+    Hub { name: HubName, dir: PathBuf },
 }
 
 /// The parts of a model that are not on a device.
@@ -26,6 +29,21 @@ pub(crate) struct Parts {
 }
 
 impl Source {
+    /// What a user calls a model: a path that exists is a directory; `org/name` or `org/name@revision` is found in
+    /// the hub's cache or, with what `files` says is wanted, downloaded into it.
+    pub fn named(
+        model: &Path,
+        hub: &Hub,
+        files: Files,
+        progress: &mut dyn FnMut(Download<'_>),
+    ) -> Result<Self, LoadError> {
+        let name = model.to_str().and_then(|text| text.parse::<HubName>().ok());
+        match name {
+            Some(name) if !model.exists() => Ok(Self::Hub { dir: hub.fetch(&name, files, progress)?, name }),
+            _ => Ok(Self::Directory(model.to_owned())),
+        }
+    }
+
     /// What people call the model.
     pub fn name(&self) -> String {
         match self {
@@ -33,6 +51,7 @@ impl Source {
             Self::Directory(dir) => {
                 dir.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into())
             }
+            Self::Hub { name, .. } => name.to_string(),
         }
     }
 
@@ -40,8 +59,7 @@ impl Source {
     pub fn config(&self) -> Result<ModelConfig, LoadError> {
         match self {
             Self::BuiltIn => Ok(ModelConfig::from_json(built_in::CONFIG)?),
-            Self::Directory(dir) if dir.is_dir() => Ok(ModelConfig::from_dir(dir)?),
-            Self::Directory(dir) => Err(LoadError::NoDirectory(dir.clone())),
+            Self::Directory(dir) | Self::Hub { dir, .. } => Ok(ModelConfig::from_dir(existing(dir)?)?),
         }
     }
 
@@ -52,7 +70,10 @@ impl Source {
                 let texts = TokenizerConfig::from_slice(built_in::TOKENIZER_CONFIG)?;
                 Ok(Tokenizer::from_slice(built_in::TOKENIZER, &texts)?)
             }
-            Self::Directory(dir) => Ok(Tokenizer::from_dir(dir, &TokenizerConfig::from_dir(dir)?)?),
+            Self::Directory(dir) | Self::Hub { dir, .. } => {
+                let dir = existing(dir)?;
+                Ok(Tokenizer::from_dir(dir, &TokenizerConfig::from_dir(dir)?)?)
+            }
         }
     }
 
@@ -61,17 +82,15 @@ impl Source {
     pub fn recall(&self) -> Option<&'static str> {
         match self {
             Self::BuiltIn => Some(built_in::RECALL),
-            Self::Directory(_) => None,
+            Self::Directory(_) | Self::Hub { .. } => None,
         }
     }
 
     pub(crate) fn open(&self) -> Result<Parts, LoadError> {
         match self {
             Self::BuiltIn => open_built_in(),
-            Self::Directory(dir) => {
-                if !dir.is_dir() {
-                    return Err(LoadError::NoDirectory(dir.clone()));
-                }
+            Self::Directory(dir) | Self::Hub { dir, .. } => {
+                let dir = existing(dir)?;
                 let texts = TokenizerConfig::from_dir(dir)?;
                 Ok(Parts {
                     name: self.name(),
@@ -84,6 +103,10 @@ impl Source {
             }
         }
     }
+}
+
+fn existing(dir: &Path) -> Result<&Path, LoadError> {
+    if dir.is_dir() { Ok(dir) } else { Err(LoadError::NoDirectory(dir.to_owned())) }
 }
 
 fn open_built_in() -> Result<Parts, LoadError> {

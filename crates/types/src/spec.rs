@@ -13,6 +13,16 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
+    /// As options and metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+        }
+    }
     /// Bytes of one head's key (or value) of one token, its quantisation parameters included.
     pub fn vector_bytes(self, head_dim: u32) -> u64 {
         let dim = u64::from(head_dim);
@@ -123,6 +133,15 @@ impl KvSpec {
         Self::new(&vec![None; layers as usize], kv_heads, head_dim, dtype, page_size)
     }
 
+    /// The same geometry in pages of another size.
+    pub fn with_page_size(&self, page_size: PageSize) -> Result<Self, SpecError> {
+        let mut windows = vec![None; self.groups.iter().map(|group| group.layers.len()).sum()];
+        for group in &self.groups {
+            group.layers.iter().for_each(|&layer| windows[layer as usize] = group.window);
+        }
+        Self::new(&windows, self.kv_heads, self.head_dim, self.dtype, page_size)
+    }
+
     pub fn groups(&self) -> &[LayerGroup] {
         &self.groups
     }
@@ -196,6 +215,13 @@ mod tests {
         let mut layers: Vec<u32> = spec.groups().iter().flat_map(|g| g.layers.clone()).collect();
         layers.sort_unstable();
         assert_eq!(layers, (0..26).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn pages_of_another_size_change_nothing_else() {
+        let windows: Vec<_> = (0..6).map(|i| (i % 3 != 0).then_some(Tokens(512))).collect();
+        let new = |size| KvSpec::new(&windows, 2, 64, KvDtype::Int8, PageSize::new(size).unwrap()).unwrap();
+        assert_eq!(new(16).with_page_size(PageSize::new(500).unwrap()), Ok(new(500)));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::attention::run_batch;
 use super::compare::same;
 use super::transfer::keeps_f32;
 use super::world::{DTYPES, LAYER, LAYERS, PAGE_SIZES, Shape, World, heads};
-use crate::{Backend, TableView, codec};
-use octavo_types::KvDtype;
+use crate::{Backend, Random, TableView, codec};
+use octavo_types::{KvDtype, PageId, SlotId};
 
 fn shape(dtype: KvDtype, page_size: usize) -> Shape {
     Shape { heads: heads(3, 3, 80), dtype, page_size, window: None, turn: false, fine: false }
@@ -48,6 +48,56 @@ pub fn what_is_gathered_is_what_was_encoded<B: Backend>(backend: &B, _: Toleranc
                     }
                 }
             }
+        }
+    }
+}
+
+/// Tokens written in pieces, in any order, into pages that are full, in part filled, and shuffled: reading them back
+/// gives the tokens in order, and the slots and layers between them what they held before.
+pub fn what_is_written_at_slots_is_gathered_in_token_order<B: Backend>(backend: &B, _: Tolerance) {
+    for dtype in DTYPES {
+        for page_size in PAGE_SIZES {
+            scatter_and_gather(backend, shape(dtype, page_size));
+        }
+    }
+}
+
+fn scatter_and_gather<B: Backend>(backend: &B, shape: Shape) {
+    let (tokens, size) = (50, shape.page_size);
+    let width = shape.heads.kv * shape.heads.dim;
+    let mut world = World::new(backend, shape, &[(91, tokens)], 7);
+    let pages: Vec<PageId> = world.sequences[0].pages.clone();
+    let slot = |position: usize| SlotId((pages[position / size].0 as usize * size + position % size) as u64);
+    let room: Vec<SlotId> = (0..pages.len() * size).map(slot).collect();
+    let before = [vec![0.5; room.len() * width], vec![-0.25; room.len() * width]];
+    for layer in 0..LAYERS {
+        backend.scatter(&mut world.arena, layer, &room, before.each_ref().map(Vec::as_slice)).unwrap();
+    }
+    let mut random = Random::new(92);
+    let kv = [2.0, 1.0].map(|range| random.values(tokens * width, range));
+    let last = tokens - 1;
+    let each = |positions: Vec<usize>| positions.into_iter().map(|i| (i, i)).collect::<Vec<_>>();
+    // (position, which token is written there): the last one gets another's row first, and the later row stays.
+    let pieces =
+        [vec![(last, 3), (last, last)], each((17..last).collect()), vec![], each((0..17).rev().collect())];
+    for piece in pieces {
+        let slots: Vec<SlotId> = piece.iter().map(|&(position, _)| slot(position)).collect();
+        let of = |half: &Vec<f32>| -> Vec<f32> {
+            piece.iter().flat_map(|&(_, token)| half[token * width..][..width].to_vec()).collect()
+        };
+        let [keys, values] = kv.each_ref().map(of);
+        backend.scatter(&mut world.arena, LAYER, &slots, [&keys, &values]).unwrap();
+    }
+    let recode = |rows: &[f32]| -> Vec<f32> {
+        rows.chunks(shape.heads.dim).flat_map(|row| recoded(shape.dtype, row)).collect()
+    };
+    let table = TableView { first: 0, pages: &pages };
+    for layer in 0..LAYERS {
+        let got = backend.gather(&world.arena, layer, table, 0..room.len() as u32).unwrap();
+        for half in 0..2 {
+            let written = if layer == LAYER { kv[half].as_slice() } else { &[] };
+            let want = [recode(written), recode(&before[half][written.len()..])].concat();
+            same(&format!("half {half} of layer {layer}, {shape:?}"), &got[half], &want);
         }
     }
 }

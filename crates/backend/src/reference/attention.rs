@@ -3,6 +3,7 @@
 use super::arena::{Place, ReferenceArena};
 use super::dense::{ReferenceBuf, dot, normed};
 use crate::{AttentionSpec, Half, Heads, NormSpec, Rows, Span, TableView};
+use octavo_types::{PageId, SlotId};
 use std::ops::Range;
 
 /// Each row of the batch with its span's index and its position.
@@ -150,4 +151,18 @@ pub(super) fn gather(
         let heads = 0..arena.layout().kv_heads;
         positions.clone().flat_map(|p| heads.clone().map(move |head| (p, head))).flat_map(row).collect()
     })
+}
+
+pub(super) fn scatter(arena: &mut ReferenceArena, layer: usize, slots: &[SlotId], kv: [&[f32]; 2]) {
+    let (heads, dim, size) =
+        (arena.layout().kv_heads, arena.layout().head_dim, arena.layout().page_size as u64);
+    for (half, rows) in [Half::Key, Half::Value].into_iter().zip(kv) {
+        assert_eq!(rows.len(), slots.len() * heads * dim, "numbers for {} slots", slots.len());
+        for (row, slot) in rows.chunks(heads * dim).zip(slots) {
+            let page = PageId(u32::try_from(slot.0 / size).expect("a page of the arena"));
+            for (head, vector) in row.chunks(dim).enumerate() {
+                arena.write(Place { layer, half, head, page, slot: (slot.0 % size) as usize }, vector);
+            }
+        }
+    }
 }

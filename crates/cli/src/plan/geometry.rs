@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use octavo::{KvDtype, KvSpec, PageSize, Source, SpecError, Tokens};
+use octavo::{Files, Hub, KvDtype, KvSpec, PageSize, Source, SpecError, Tokens};
 use std::path::PathBuf;
 
 /// Models known by name, so that nothing need be downloaded to plan for them.
@@ -20,8 +20,8 @@ pub(crate) enum Preset {
 
 #[derive(Debug, Args)]
 pub(super) struct GeometryArgs {
-    /// Directory of a model, of which only config.json is read [default: the built-in model]
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "layers"])]
+    /// Directory of a model, or its name on the hub (org/name): only config.json is read [default: the built-in model]
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["preset", "layers"])]
     model: Option<PathBuf>,
     /// A model known by name
     #[arg(long, value_enum, conflicts_with = "layers", ignore_case = true)]
@@ -97,13 +97,13 @@ impl Preset {
 }
 
 impl GeometryArgs {
-    pub(super) fn geometry(&self) -> Result<Geometry> {
+    pub(super) fn geometry(&self, hub: &Hub) -> Result<Geometry> {
         if let Some(preset) = self.preset {
             return Ok(preset.geometry());
         }
         match (self.layers, self.kv_heads, self.head_dim) {
             (Some(layers), Some(kv_heads), Some(head_dim)) => self.given(layers, kv_heads, head_dim),
-            _ => of_source(&self.model.clone().map_or(Source::BuiltIn, Source::Directory)),
+            _ => of_source(&crate::model_args::source(self.model.as_deref(), hub, Files::Config)?),
         }
     }
 

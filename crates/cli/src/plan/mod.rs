@@ -10,7 +10,7 @@ use crate::report::{Report, Sink, Table};
 use anyhow::{Result, bail};
 use capacity::{Plan, Precision};
 use geometry::{Geometry, GeometryArgs};
-use octavo::{Bytes, PageSize, Tokens};
+use octavo::{Bytes, Hub, PageSize, Tokens};
 use serde::Serialize;
 use std::path::PathBuf;
 pub(crate) use words::grouped;
@@ -70,14 +70,14 @@ struct Figures {
     precisions: Vec<Precision>,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
-    let report = if command.claims { claims::report()? } else { command.report()? };
+pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
+    let report = if command.claims { claims::report()? } else { command.report(hub)? };
     Sink::open(command.json.as_deref())?.write(&report)
 }
 
 impl Command {
-    fn report(&self) -> Result<Report> {
-        let mut geometry = self.geometry.geometry()?;
+    fn report(&self, hub: &Hub) -> Result<Report> {
+        let mut geometry = self.geometry.geometry(hub)?;
         if let Some(window) = self.kv_window {
             geometry = geometry.narrowed(Tokens(window));
         }

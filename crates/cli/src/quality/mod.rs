@@ -3,12 +3,12 @@
 mod likelihood;
 mod recall;
 
-use crate::model_args::Dtype;
+use crate::model_args::{Dtype, source};
 use crate::plan::grouped;
 use crate::report::{Goal, Report, Sink, Table};
 use anyhow::{Context, Result, bail, ensure};
 use likelihood::{Distributions, Likelihood};
-use octavo::{Llm, Markup, Options, Source, Tokens};
+use octavo::{Files, Hub, Llm, Markup, Options, Source, Tokens};
 use recall::Question;
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -29,8 +29,9 @@ const CONVERSATION: Tokens = Tokens(4096);
 /// and word of the vocabulary.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
-    /// Directory of a model in Hugging Face layout [default: the built-in model]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of a model in Hugging Face layout, or its name on the hub: org/name or org/name@revision [default:
+    /// the built-in model]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Threads to compute with [default: one a core]
     #[arg(long)]
@@ -92,9 +93,9 @@ struct Measured {
     right: usize,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
+pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let sink = Sink::open(command.json.as_deref())?;
-    let source = command.model.clone().map_or(Source::BuiltIn, Source::Directory);
+    let source = source(command.model.as_deref(), hub, Files::All)?;
     let most = source.config()?.max_positions();
     if command.window > most.0 {
         bail!("windows of {} do not fit a model made for {most}: lower --window", Tokens(command.window));

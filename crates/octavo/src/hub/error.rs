@@ -1,0 +1,58 @@
+use super::HubName;
+use std::path::PathBuf;
+
+/// Why a model could not be had from the hub.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    #[error("no place to keep {name}: set HF_HOME to a directory")]
+    NoCache { name: HubName },
+    #[error(
+        "{name} is no directory, {there} in {}, and HF_HUB_OFFLINE is set: unset it to download the model",
+        cache.display(), there = extent(*.part)
+    )]
+    Offline { name: HubName, cache: PathBuf, part: bool },
+    #[error(
+        "{name} is neither a directory nor a model that {endpoint} shows without a token: check the name; if it is private or gated, accept its \
+         terms at {endpoint}/{} and set HF_TOKEN", name.repo()
+    )]
+    Unauthorized { name: HubName, endpoint: String },
+    #[error("this token may not read {name}: accept its terms at {endpoint}/{}, or set another HF_TOKEN", name.repo())]
+    Forbidden { name: HubName, endpoint: String },
+    #[error("{name} is neither a directory nor a model on {endpoint}: check the name and the revision")]
+    NotFound { name: HubName, endpoint: String },
+    #[error("{name} has no {missing}: choose a model in the format of transformers")]
+    NotAModel { name: HubName, missing: &'static str },
+    #[error("cannot reach {endpoint} for {name}: check the network, or give the directory of a model")]
+    Unreachable {
+        name: HubName,
+        endpoint: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("{endpoint} answered with status {status} for {name}: try again later")]
+    Status { name: HubName, endpoint: String, status: u16 },
+    #[error("{endpoint} does not answer like a hub: check HF_ENDPOINT")]
+    Strange {
+        endpoint: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the download of {file} stopped: run the same command again, and it goes on from there")]
+    Interrupted {
+        file: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{file} has {got} bytes instead of {want}: it was removed, run the same command again")]
+    Size { file: String, got: u64, want: u64 },
+    #[error("what is left of an earlier download of {name} does not fit: delete *.part in {}", blobs.display())]
+    Leftover { name: HubName, blobs: PathBuf },
+    #[error("another program is downloading {name}: wait until it is done, and run the same command again")]
+    Locked { name: HubName },
+    #[error("cannot write to the cache of the hub")]
+    Cache(#[source] std::io::Error),
+}
+
+fn extent(part: bool) -> &'static str {
+    if part { "not all of it is" } else { "it is not" }
+}

@@ -1,0 +1,227 @@
+//! Models by name: from a cache laid out as the hub does, and from a hub that is a server on this machine.
+
+mod hub_server;
+
+use hub_server::{COMMIT, Fault, HubServer, empty_dir, fixture};
+use octavo::{Files, Hub, HubError, HubName, LoadError, ModelConfig, Source};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const REPO: &str = "tiny/llama";
+
+fn name() -> HubName {
+    REPO.parse().unwrap()
+}
+
+/// A cache with files of one commit, and a revision that points to it.
+fn lay_out(cache: &Path, revision: &str, files: &BTreeMap<String, Vec<u8>>) -> PathBuf {
+    let repo = cache.join("models--tiny--llama");
+    let snapshot = repo.join("snapshots").join(COMMIT);
+    std::fs::create_dir_all(&snapshot).unwrap();
+    for (name, contents) in files {
+        std::fs::write(snapshot.join(name), contents).unwrap();
+    }
+    let reference = repo.join("refs").join(revision);
+    std::fs::create_dir_all(reference.parent().unwrap()).unwrap();
+    std::fs::write(reference, COMMIT).unwrap();
+    snapshot
+}
+
+/// A hub with one model, and a cache with nothing.
+fn served(test: &str, model: &str) -> (HubServer, Hub, PathBuf) {
+    let (server, cache) = (HubServer::start(REPO, fixture(model)), empty_dir(test));
+    let hub = Hub::new(cache.clone()).with_endpoint(&server.endpoint);
+    (server, hub, cache)
+}
+
+fn fetch(hub: &Hub) -> Result<PathBuf, HubError> {
+    hub.fetch(&name(), Files::All, &mut |_| {})
+}
+
+/// An error and what caused it, as a user reads it.
+fn words(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
+}
+
+#[test]
+fn a_model_in_the_cache_is_found_by_name_revision_and_commit_without_a_network() {
+    let cache = empty_dir("found");
+    let snapshot = lay_out(&cache, "main", &fixture("llama-sharded"));
+    lay_out(&cache, "refs/pr/1", &BTreeMap::new());
+    let hub = Hub::new(cache).offline();
+    for text in [REPO.into(), format!("{REPO}@refs/pr/1"), format!("{REPO}@{COMMIT}")] {
+        let source = Source::named(Path::new(&text), &hub, Files::All, &mut |_| {}).unwrap();
+        assert_eq!(source, Source::Hub { name: text.parse().unwrap(), dir: snapshot.clone() });
+        assert_eq!(source.name(), text);
+        source.config().unwrap();
+    }
+    let error = hub.fetch(&format!("{REPO}@v2").parse().unwrap(), Files::All, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
+}
+
+#[test]
+fn a_model_that_is_only_partly_in_the_cache_is_not_taken_for_whole() {
+    for missing in ["config.json", "tokenizer.json", "model-00003-of-00004.safetensors"] {
+        let cache = empty_dir(&format!("partly-{missing}"));
+        let mut files = fixture("llama-sharded");
+        files.remove(missing);
+        lay_out(&cache, "main", &files);
+        let error = fetch(&Hub::new(cache).offline()).unwrap_err();
+        assert!(error.to_string().contains("not all of it"), "{missing}: {error}");
+    }
+}
+
+#[test]
+fn a_path_that_exists_is_a_directory_and_what_is_no_name_is_no_model() {
+    let hub = Hub::new(empty_dir("paths")).offline();
+    let here = Path::new("src/hub");
+    assert!(here.is_dir(), "tests run in the crate's directory");
+    let named = |path: &Path| Source::named(path, &hub, Files::Config, &mut |_| {});
+    assert_eq!(named(here).unwrap(), Source::Directory(here.into()));
+    let error = named(Path::new("no/such/model")).unwrap().config().unwrap_err();
+    assert!(matches!(error, LoadError::NoDirectory(_)), "{error}");
+    assert!(matches!(named(Path::new("no/model")).unwrap_err(), LoadError::Hub(HubError::Offline { .. })));
+}
+
+#[test]
+fn a_model_is_downloaded_with_what_loading_needs_and_nothing_else() {
+    let (server, hub, _) = served("needed", "llama-sharded");
+    let mut seen = BTreeMap::new();
+    let dir = hub
+        .fetch(&name(), Files::All, &mut |at| {
+            seen.insert(at.file.to_owned(), (at.bytes_done, at.bytes_total));
+        })
+        .unwrap();
+    let shard = |i: usize| format!("model-0000{i}-of-00004.safetensors");
+    let mut wanted: Vec<String> =
+        ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors.index.json"]
+            .map(String::from)
+            .into();
+    wanted.extend((1..=4).map(shard));
+    assert_eq!(server.files_asked(), wanted, "the weights last, and neither README nor expected logits");
+    for (file, contents) in fixture("llama-sharded").into_iter().filter(|(file, _)| wanted.contains(file)) {
+        assert!(std::fs::read(dir.join(&file)).unwrap() == contents, "{file}");
+        assert_eq!(seen[&file], (contents.len() as u64, contents.len() as u64), "{file}");
+    }
+    // From now on no network is needed.
+    assert_eq!(fetch(&hub.clone().offline()).unwrap(), dir);
+    assert_eq!(fetch(&hub).unwrap(), dir);
+    assert!(server.asked().is_empty());
+}
+
+#[test]
+fn for_its_geometry_only_the_configuration_is_downloaded() {
+    let (server, hub, _) = served("geometry", "qwen3-gqa");
+    let dir = hub.fetch(&name(), Files::Config, &mut |_| {}).unwrap();
+    assert_eq!(server.files_asked(), ["config.json"]);
+    ModelConfig::from_dir(&dir).unwrap();
+    assert_eq!(hub.find(&name(), Files::All), None, "that is not the whole model");
+    assert_eq!(fetch(&hub).unwrap(), dir);
+    assert!(dir.join("model.safetensors").is_file());
+}
+
+#[test]
+fn one_file_of_weights_is_enough_where_there_are_copies_in_parts() {
+    let (server, hub, _) = served("single", "qwen3-gqa");
+    server.change("consolidated.safetensors", b"a copy in another format");
+    fetch(&hub).unwrap();
+    let asked = server.files_asked();
+    assert!(
+        asked.contains(&"model.safetensors".into()) && !asked.contains(&"consolidated.safetensors".into())
+    );
+}
+
+#[test]
+fn a_download_goes_on_where_its_connection_broke() {
+    let (server, hub, _) = served("broke", "qwen3-gqa");
+    server.fail(Fault::Cut(100_000));
+    let dir = fetch(&hub).unwrap();
+    let contents = &fixture("qwen3-gqa")["model.safetensors"];
+    assert!(std::fs::read(dir.join("model.safetensors")).unwrap() == *contents);
+    let stored = server.asked().into_iter().filter(|asked| asked.path.starts_with("/stored/"));
+    let resumed: Vec<_> = stored.filter_map(|asked| asked.from).filter(|from| *from > 0).collect();
+    assert_eq!(resumed, [100_000, 200_000, 300_000, 400_000, 500_000, 600_000]);
+}
+
+#[test]
+fn a_download_that_stopped_is_no_model_and_goes_on_the_next_time() {
+    let (server, hub, cache) = served("stopped", "qwen3-gqa");
+    server.fail(Fault::CutForGood(250_000));
+    let error = fetch(&hub).unwrap_err();
+    assert!(matches!(&error, HubError::Interrupted { file, .. } if file == "model.safetensors"), "{error}");
+    assert!(error.to_string().contains("run the same command again"), "{error}");
+    assert_eq!(hub.find(&name(), Files::All), None);
+    let snapshot = cache.join("models--tiny--llama/snapshots").join(COMMIT);
+    assert!(snapshot.join("config.json").is_file() && !snapshot.join("model.safetensors").exists());
+    assert!(!cache.join("models--tiny--llama/refs/main").exists(), "the revision is not there yet");
+    server.fail(Fault::Nothing);
+    server.asked();
+    let dir = fetch(&hub).unwrap();
+    let stored = server.asked().into_iter().filter(|asked| asked.path.starts_with("/stored/"));
+    let from: Vec<_> = stored.filter_map(|asked| asked.from).collect();
+    assert_eq!(from, [0, 0, 250_000], "its length, here and in hf-hub, and then the rest");
+    assert!(
+        std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
+    );
+}
+
+#[test]
+fn a_file_of_the_wrong_length_is_removed() {
+    let (server, hub, _) = served("wrong", "qwen3-gqa");
+    server.fail(Fault::CutForGood(250_000));
+    fetch(&hub).unwrap_err();
+    server.fail(Fault::IgnoresRange);
+    let error = fetch(&hub).unwrap_err();
+    assert!(matches!(error, HubError::Size { got: 946_720, want: 696_720, .. }), "{error}");
+    server.fail(Fault::Nothing);
+    let dir = fetch(&hub).unwrap();
+    assert_eq!(std::fs::metadata(dir.join("model.safetensors")).unwrap().len(), 696_720);
+}
+
+#[test]
+fn every_refusal_says_what_to_do() {
+    let (server, hub, _) = served("refused", "qwen3-gqa");
+    let cases = [
+        (401, "set HF_TOKEN"),
+        (403, "accept its terms"),
+        (404, "neither a directory nor a model"),
+        (503, "try again later"),
+    ];
+    for (status, help) in cases {
+        server.fail(Fault::Status(status));
+        let error = fetch(&hub).unwrap_err();
+        assert!(error.to_string().contains(help) && error.to_string().contains(REPO), "{status}: {error}");
+    }
+    server.fail(Fault::Nothing);
+    let error = hub.fetch(&"other/model".parse().unwrap(), Files::All, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, HubError::NotFound { .. }), "{error}");
+    // A port that nobody listens on.
+    let error = fetch(&hub.with_endpoint("http://127.0.0.1:9")).unwrap_err();
+    assert!(matches!(error, HubError::Unreachable { .. }), "{error}");
+    assert!(words(&error).contains("check the network"), "{error}");
+}
+
+#[test]
+fn the_token_is_sent_if_there_is_one() {
+    let (server, hub, _) = served("token", "qwen3-gqa");
+    hub.fetch(&name(), Files::Config, &mut |_| {}).unwrap();
+    assert!(server.asked().iter().all(|asked| asked.authorization.is_none()));
+    fetch(&hub.with_token("hf_mine")).unwrap();
+    let asked = server.asked();
+    assert!(
+        asked.len() > 3 && asked.iter().all(|asked| asked.authorization.as_deref() == Some("Bearer hf_mine"))
+    );
+}
+
+#[test]
+fn what_is_no_model_for_this_engine_is_refused_before_it_is_downloaded() {
+    let mut files = fixture("qwen3-gqa");
+    files.remove("model.safetensors");
+    files.insert("pytorch_model.bin".into(), vec![0; 10]);
+    let server = HubServer::start(REPO, files);
+    let hub = Hub::new(empty_dir("no-model")).with_endpoint(&server.endpoint);
+    let error = fetch(&hub).unwrap_err();
+    assert!(matches!(error, HubError::NotAModel { missing: "safetensors", .. }), "{error}");
+    assert!(server.files_asked().is_empty());
+}
