@@ -215,7 +215,10 @@ fn choose_token(
 ) -> Result<Chosen, Failure> {
     let shared = task.shared.clone();
     let request = &shared.request;
+    // The model's distribution, if it is asked for and about to be lost.
+    let mut raw = None;
     if task.generated < request.min_tokens {
+        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
         for &stop in &request.stop_tokens {
             if let Some(logit) = logits.get_mut(stop as usize) {
                 *logit = f32::NEG_INFINITY;
@@ -227,7 +230,10 @@ fn choose_token(
         Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
         None => None,
     };
-    let sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    if let Some((raw, top)) = raw {
+        sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
+    }
     let token = sampled.token;
     if request.stop_tokens.contains(&token) {
         let end = End { reason: FinishReason::Stop, matched: None, counts: false };
