@@ -70,7 +70,12 @@ impl Engine {
         }
         let (id, total) = (task.id(), task.shared.prompt_len);
         let cached = self.groups.get(&id).map_or(Tokens::ZERO, |group| group.usage.cached_tokens);
-        events.push((id, Event::Prefill { done: computed.min(total), total, cached }));
+        let done = computed.min(total);
+        // What is read again after a preemption is no news.
+        if done > task.progress {
+            task.progress = done;
+            events.push((id, Event::Prefill { done, total, cached }));
+        }
         if let Some(top) = task.shared.request.prompt_logprobs.filter(|_| task.wants_prompt_logprobs()) {
             let rows = self.batch.logits_of(span);
             let first = computed.as_usize() - rows.len();
