@@ -159,10 +159,13 @@ impl Service {
             if self.stop_by.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.engine.fail_all(&mut self.events);
             }
-            let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-            self.engine.step(Timestamp(now), &mut self.events);
+            self.engine.step(self.now(), &mut self.events);
             self.deliver();
         }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Whether to go on. Blocks while there is nothing else to do.
@@ -194,6 +197,7 @@ impl Service {
         match command {
             Command::Submit(accepted, sink) => {
                 self.sinks.insert(accepted.id(), sink);
+                self.engine.tick(self.now());
                 self.engine.submit(*accepted);
             }
             Command::Cancel(id) => {
