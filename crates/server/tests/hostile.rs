@@ -160,6 +160,8 @@ fn values_out_of_range_are_refused_by_name() {
         (json!({"prompt": [[]]}), "prompt"),
         (json!({"prompt": vec!["a"; 257]}), "prompt"),
         (json!({"prompt": vec![5; 1024]}), "prompt"),
+        (json!({"prompt": [[5], vec![5; 1024]]}), "prompt[1]"),
+        (json!({"prompt": ["a", ""]}), "prompt[1]"),
         (json!({"prompt": "word ".repeat(2000)}), "prompt"),
         (json!({"prompt": "a", "model": "gpt-4"}), "model"),
         (json!({"prompt": "a", "suffix": "b"}), "suffix"),
@@ -171,6 +173,7 @@ fn values_out_of_range_are_refused_by_name() {
     }
     for (messages, param) in [
         (json!([]), "messages"),
+        (json!([{"role": "user", "content": "word ".repeat(2000)}]), "messages"),
         (json!([{"content": "a"}]), "messages[0]"),
         (json!([{"role": "user"}]), "messages[0].content"),
         (json!([{"role": "robot", "content": "a"}]), "messages[0].role"),

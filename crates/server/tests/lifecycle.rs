@@ -175,7 +175,8 @@ fn a_client_that_does_not_read_is_cut_off() {
         let metrics = server.get("/metrics");
         let text = metrics.text();
         let count = |wanted: &str| {
-            let line = text.lines().find(|line| line.contains(wanted)).expect(wanted);
+            let line =
+                text.lines().find(|line| !line.starts_with('#') && line.contains(wanted)).expect(wanted);
             line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
         };
         let ended = count("finished_reason=\"abort\"") + count("finished_reason=\"length\"");
@@ -188,4 +189,22 @@ fn a_client_that_does_not_read_is_cut_off() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(client);
+}
+
+#[test]
+fn a_server_whose_engine_is_gone_says_so() {
+    let server = TestServer::start();
+    server.engine.stop(Duration::ZERO);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.get("/health").status != 503 {
+        assert!(Instant::now() < deadline, "{}", server.get("/health").text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.get("/health").json()["status"], "stopped");
+    assert_eq!(server.get("/ready").status, 503);
+    for answer in [server.post(PATH, &json!({"prompt": "a"})), server.get("/v1/cache")] {
+        assert_eq!(answer.status, 503);
+        answer.error();
+    }
+    assert_eq!(server.get("/metrics").status, 200);
 }

@@ -86,8 +86,14 @@ impl Conversation {
         })
     }
 
+    /// Bytes that a template may make text of.
+    fn len(&self) -> usize {
+        let messages: usize = self.messages.iter().map(text_len).sum();
+        messages + json_len(self.tools.iter()) + json_len(self.kwargs.values())
+    }
+
     pub(crate) fn encode(&self, texts: &Texts, room: Room) -> Result<Vec<u32>, ApiError> {
-        room.check(self.messages.iter().map(text_len).sum())?;
+        room.check(self.len())?;
         let input = ChatInput {
             messages: &self.messages,
             tools: &self.tools,
@@ -102,11 +108,16 @@ impl Conversation {
 }
 
 fn text_len(message: &Message) -> usize {
-    match &message.content {
+    let text = match &message.content {
         None => 0,
         Some(Content::Text(text)) => text.len(),
         Some(Content::Parts(parts)) => parts.iter().map(|Part::Text { text }| text.len()).sum(),
-    }
+    };
+    text + json_len(message.rest.values())
+}
+
+fn json_len<'a>(values: impl Iterator<Item = &'a Value>) -> usize {
+    values.map(|value| value.to_string().len()).sum()
 }
 
 /// `logprobs` says whether, `top_logprobs` how many alternatives.
