@@ -1,7 +1,7 @@
 //! The engine on a thread of its own, and the handle everybody else has.
 
 use crate::engine::Engine;
-use crate::event::Event;
+use crate::event::{Event, Failure};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::report::{AuditReport, CacheReport};
@@ -161,6 +161,12 @@ impl Service {
             }
             self.engine.step(self.now(), &mut self.events);
             self.deliver();
+        }
+        // Whoever was let in just before the door was closed.
+        while let Ok(command) = self.inbox.try_recv() {
+            if let Command::Submit(_, mut sink) = command {
+                sink(Event::Failed(Failure::ShuttingDown));
+            }
         }
     }
 

@@ -77,6 +77,26 @@ fn who_runs_but_is_not_in_the_failed_step_goes_on() {
 }
 
 #[test]
+fn a_sequence_over_its_limit_of_pages_fails_its_request_alone() {
+    for choices in [1, 2] {
+        let settings = Settings { sequence_limit: Some(Pages(3)), ..Bench::pool(24, 4) };
+        let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), settings);
+        let before = bench.send(Request::new(prompt(1, 4), 8));
+        let grows = bench.send(Request { choices, best_of: choices, ..Request::new(prompt(2, 8), 8) });
+        let too_long = bench.send(Request::new(prompt(3, 13), 1));
+        let after = bench.send(Request::new(prompt(4, 4), 8));
+        bench.run();
+        for id in [grows, too_long] {
+            let failure = bench.outputs(id).failure.expect("it is over the limit").to_string();
+            assert!(failure.contains("over the limit of 3 pages a sequence"), "{failure}");
+        }
+        bench.assert_right(before);
+        bench.assert_right(after);
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
 fn a_request_that_is_over_its_time_fails_and_says_so() {
     let mut bench = Bench::small(24, 4, 1);
     let limit = Some(Duration::from_secs(5));
@@ -93,6 +113,7 @@ fn a_request_that_is_over_its_time_fails_and_says_so() {
         assert_eq!(failure.to_string(), "not finished within its 5000 ms");
     }
     assert_eq!(bench.tokens(runs).len(), 4);
+    assert!(bench.log.of(2).is_empty(), "it is not begun once it is late");
     bench.assert_right(patient);
     bench.assert_nothing_left();
 }
