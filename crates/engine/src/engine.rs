@@ -138,7 +138,12 @@ impl Engine {
         self.runner.device()
     }
 
-    /// Queues a request. Its events come out of the steps that follow.
+    /// Says what time it is. Time never goes back: an earlier one is ignored.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    /// Queues a request, which arrives at the time last told. Its events come out of the steps that follow.
     pub fn submit(&mut self, accepted: Accepted) {
         let arrival = self.now;
         let EngineConfig { aging, time_limit, .. } = self.config;
@@ -166,7 +171,7 @@ impl Engine {
     /// One step. What happened is added to `events`.
     pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepReport {
         let began = Instant::now();
-        self.now = self.now.max(now);
+        self.tick(now);
         self.plan(events);
         let mut report = StepReport::default();
         if !self.cache.step().is_empty() {

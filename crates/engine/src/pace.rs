@@ -48,7 +48,7 @@ impl Pace {
     pub(crate) fn span_within(&self, max_itl: Duration) -> Tokens {
         let Some(each) = self.prompt_token else { return FIRST_SPAN };
         let left = AIM * max_itl.as_secs_f64() - self.decode.unwrap_or(0.0);
-        let fit = (left / each.max(1e-9)).clamp(0.0, f64::from(u32::MAX)) as u32;
+        let fit = (left / each.max(1e-9)).round().clamp(0.0, f64::from(u32::MAX)) as u32;
         Tokens(fit).max(LEAST_SPAN)
     }
 }

@@ -82,7 +82,12 @@ impl Engine {
         }
         let (id, total) = (task.id(), task.shared.prompt_len);
         let cached = self.groups.get(&id).map_or(Tokens::ZERO, |group| group.usage.cached_tokens);
-        events.push((id, Event::Prefill { done: computed.min(total), total, cached }));
+        let done = computed.min(total);
+        // What is read again after a preemption is no news.
+        if done > task.progress {
+            task.progress = done;
+            events.push((id, Event::Prefill { done, total, cached }));
+        }
         if let Some(top) = task.shared.request.prompt_logprobs.filter(|_| task.wants_prompt_logprobs()) {
             let rows = self.batch.logits_of(span);
             let first = computed.as_usize() - rows.len();
@@ -224,7 +229,10 @@ fn choose_token(
 ) -> Result<Chosen, Failure> {
     let shared = task.shared.clone();
     let request = &shared.request;
+    // The model's distribution, if it is asked for and about to be lost.
+    let mut raw = None;
     if task.generated < request.min_tokens {
+        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
         for &stop in &request.stop_tokens {
             if let Some(logit) = logits.get_mut(stop as usize) {
                 *logit = f32::NEG_INFINITY;
@@ -236,7 +244,10 @@ fn choose_token(
         Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
         None => None,
     };
-    let sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    if let Some((raw, top)) = raw {
+        sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
+    }
     let token = sampled.token;
     if request.stop_tokens.contains(&token) {
         let end = End { reason: FinishReason::Stop, matched: None, counts: false };

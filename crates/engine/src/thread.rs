@@ -1,7 +1,7 @@
 //! The engine on a thread of its own, and the handle everybody else has.
 
 use crate::engine::Engine;
-use crate::event::Event;
+use crate::event::{Event, Failure};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::report::{AuditReport, CacheReport};
@@ -159,10 +159,19 @@ impl Service {
             if self.stop_by.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.engine.fail_all(&mut self.events);
             }
-            let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-            self.engine.step(Timestamp(now), &mut self.events);
+            self.engine.step(self.now(), &mut self.events);
             self.deliver();
         }
+        // Whoever was let in just before the door was closed.
+        while let Ok(command) = self.inbox.try_recv() {
+            if let Command::Submit(_, mut sink) = command {
+                sink(Event::Failed(Failure::ShuttingDown));
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Whether to go on. Blocks while there is nothing else to do.
@@ -194,6 +203,7 @@ impl Service {
         match command {
             Command::Submit(accepted, sink) => {
                 self.sinks.insert(accepted.id(), sink);
+                self.engine.tick(self.now());
                 self.engine.submit(*accepted);
             }
             Command::Cancel(id) => {
