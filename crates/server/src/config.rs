@@ -66,7 +66,7 @@ impl Default for ServerOptions {
             open_metrics: true,
             cors: Cors::default(),
             metrics_compat: MetricsCompat::default(),
-            max_body: 4 << 20,
+            max_body: 8 << 20,
             max_prompts: 256,
             max_prompt_tokens: None,
             max_requests: 2048,

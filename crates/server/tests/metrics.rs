@@ -133,7 +133,10 @@ fn the_numbers_are_those_of_what_ran() {
     for _ in 0..2 {
         server.ask("/v1/completions", json!({"prompt": prompt, "max_tokens": 5, "ignore_eos": true}));
     }
-    let text = server.get("/metrics").text().to_owned();
+    // The cache's numbers are shown with the step after.
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
+    let shown = "vllm:prefix_cache_queries_total{model_name=\"octavo-demo\",engine=\"0\"} 128\n";
+    let text = server.wait_for_metrics(shown);
     let all = samples(&text);
     let value = |name: &str| {
         let labels = "model_name=\"octavo-demo\",engine=\"0\"";

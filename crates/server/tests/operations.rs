@@ -62,6 +62,9 @@ fn text_becomes_tokens_and_text_again() {
     assert!(chat["token_strs"].is_null());
     let rendered = SERVER.ask("/detokenize", json!({"tokens": chat["tokens"]}));
     assert_eq!(rendered["prompt"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    // A text need not fit the model to be counted.
+    let long = SERVER.ask("/tokenize", json!({"prompt": "word ".repeat(50_000)}));
+    assert!(long["count"].as_u64().unwrap() >= 50_000, "{}", long["count"]);
     let unknown = SERVER.post("/detokenize", &json!({"tokens": [1, 1_000_000]}));
     assert_eq!((unknown.status, &unknown.error()["param"]), (400, &json!("tokens[1]")));
 }
@@ -121,12 +124,14 @@ fn prefixes_can_be_dropped_and_pinned() {
     let pin = server.post("/v1/cache/pins", &json!({"tokens": kept, "cache_salt": "a"}));
     assert_eq!(pin.status, 201, "{}", pin.text());
     assert_eq!(pin.json()["pinned_tokens"], 96);
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
     let freed = server.delete("/v1/cache/prefixes").json();
     assert!(freed["freed_pages"].as_u64().unwrap() >= 6, "{freed}");
     assert_eq!((run(&server, &kept, "a"), run(&server, &dropped, "a")), (96, 0));
     let unpin = format!("/v1/cache/pins/{}", pin.json()["id"]);
     assert_eq!(server.delete(&unpin).json()["deleted"], true);
     assert_eq!(server.delete(&unpin).status, 404);
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
     server.delete("/v1/cache/prefixes");
     assert_eq!(run(&server, &kept, "a"), 0);
 }

@@ -64,11 +64,11 @@ impl ChatRequest {
 impl Conversation {
     /// The fields that make up the prompt.
     pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let mut tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+        let mut tools: Vec<Value> = fields.take_json("tools")?.unwrap_or_default();
         if let Some(at) = tools.iter().position(|tool| !tool.is_object()) {
             return Err(ApiError::field(format!("tools[{at}]"), "a tool is a JSON object"));
         }
-        match fields.take::<Value>("tool_choice")? {
+        match fields.take_json::<Value>("tool_choice")? {
             None => {}
             Some(choice) if choice == "auto" => {}
             // A model that is told of no tools calls none.
@@ -81,7 +81,7 @@ impl Conversation {
         Ok(Self {
             messages: message::take(fields)?,
             tools,
-            kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            kwargs: fields.take_json("chat_template_kwargs")?.unwrap_or_default(),
             generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
         })
     }

@@ -138,6 +138,19 @@ impl TestServer {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+
+    /// The metrics once they hold a line.
+    pub(crate) fn wait_for_metrics(&self, line: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let text = self.get("/metrics").text().to_owned();
+            if text.contains(line) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "no {line} in {text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 impl Drop for TestServer {
