@@ -9,7 +9,7 @@ pub enum Batching {
     /// Whenever there is room.
     #[default]
     Continuous,
-    /// When every request of the batch before has ended.
+    /// When every request of the batch before has ended; then as many as fit, while their prompts are read.
     Static,
 }
 

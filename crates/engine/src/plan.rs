@@ -40,12 +40,16 @@ impl Engine {
         self.wanted.clear();
         self.prompt_tokens = Tokens::ZERO;
         self.retire(events);
-        let nothing_ran = self.running.is_empty();
+        self.batch_closed &= !self.running.is_empty();
         self.plan_decodes(events);
         let mut budget = self.chunk_budget();
         self.plan_prompts(&mut budget, events);
-        if nothing_ran || self.config.batching == Batching::Continuous {
+        if !self.batch_closed {
+            let before = self.running.len();
             self.admit(&mut budget, events);
+            // A static batch is complete once there is nobody to add.
+            let added = self.running.len() > before || budget == Tokens::ZERO;
+            self.batch_closed = self.config.batching == Batching::Static && !added;
         }
         if self.cache.step().spans().is_empty() {
             self.last_resort(events);
@@ -293,7 +297,7 @@ impl Engine {
         let size = settings.page_size;
         let pages = settings.windows.iter().map(|window| match window {
             Some(window) => {
-                let held = window.0.saturating_add(self.config.chunk.0.0).saturating_add(size.tokens().0);
+                let held = window.0.saturating_add(self.config.chunk.1.0).saturating_add(size.tokens().0);
                 size.pages_for(len.min(Tokens(held)))
             }
             None => size.pages_for(len),

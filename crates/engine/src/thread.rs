@@ -9,6 +9,7 @@ use crate::request::{Accepted, Request, RequestId, SubmitError};
 use octavo_kv::{PinError, PinId, Prompt};
 use octavo_types::{Pages, Timestamp, Tokens};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -223,10 +224,13 @@ impl Service {
     fn deliver(&mut self) {
         for (id, event) in self.events.drain(..) {
             let last = event.is_last();
-            if let Some(sink) = self.sinks.get_mut(&id) {
-                sink(event);
+            let Some(sink) = self.sinks.get_mut(&id) else { continue };
+            // A sink that panics loses its request, and nobody else's.
+            let broken = catch_unwind(AssertUnwindSafe(|| sink(event))).is_err();
+            if broken && !last {
+                self.engine.cancel(id);
             }
-            if last {
+            if last || broken {
                 self.sinks.remove(&id);
             }
         }

@@ -139,7 +139,10 @@ impl From<SubmitError> for ApiError {
                 Self::unavailable("queue_full", message, retry_after)
             }
             SubmitError::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
-            SubmitError::PromptTooLong { .. } | SubmitError::NeverFits { .. } | SubmitError::TooLong(_) => {
+            SubmitError::PromptTooLong { .. }
+            | SubmitError::NeverFits { .. }
+            | SubmitError::OverLimit { .. }
+            | SubmitError::TooLong(_) => {
                 Self::bad_request("context_length_exceeded", message).with_param("prompt")
             }
             SubmitError::EmptyPrompt | SubmitError::NoSuchToken { .. } => Self::field("prompt", message),
