@@ -73,9 +73,10 @@ impl Group {
         self.open == 0
     }
 
-    /// Choices that were to be returned and have not ended.
+    /// Choices whose end has not been told. Where the best are chosen at the end, that is all of them.
     pub(crate) fn open_choices(&self) -> Vec<u32> {
-        (0..self.choices).filter(|choice| self.scores[*choice as usize].is_none()).collect()
+        let untold = |choice: &u32| !self.held.is_empty() || self.scores[*choice as usize].is_none();
+        (0..self.choices).filter(untold).collect()
     }
 
     /// The events of the best choices, numbered anew.

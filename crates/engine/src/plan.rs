@@ -56,8 +56,8 @@ impl Engine {
         }
     }
 
-    /// Takes out what has ended, was cancelled or is late, and frees its pages: they serve this step already.
-    fn retire(&mut self, events: &mut Events) {
+    /// Frees what has ended. Part of planning a step; before that for whoever looks into the cache between steps.
+    pub fn settle(&mut self) {
         let cache = &mut self.cache;
         self.running.retain_mut(|running| {
             running.span = None;
@@ -66,6 +66,11 @@ impl Engine {
             }
             running.finished.is_none()
         });
+    }
+
+    /// Takes out what has ended, was cancelled or is late, and frees its pages: they serve this step already.
+    fn retire(&mut self, events: &mut Events) {
+        self.settle();
         for id in std::mem::take(&mut self.cancelled) {
             self.end_cancelled(id, events);
         }

@@ -161,6 +161,8 @@ impl Service {
                 self.engine.fail_all(&mut self.events);
             }
             self.engine.step(self.now(), &mut self.events);
+            // Those who are told that they are done find their pages free.
+            self.engine.settle();
             self.deliver();
         }
         // Whoever was let in just before the door was closed.
