@@ -133,7 +133,8 @@ impl Command {
 /// Until Ctrl-C or SIGTERM. The second one does not wait.
 async fn stopped() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         tracing::warn!("signals cannot be watched: the server ends without draining");
         return std::future::pending().await;
@@ -159,9 +160,13 @@ fn greet(serving: &Serving, address: SocketAddr, command: &Command) {
     let bytes = settings.page_bytes.0 as f64 * f64::from(settings.total.0);
     let key = if command.api_key.is_empty() { "" } else { " -H 'Authorization: Bearer KEY'" };
     let ask = if serving.texts.has_template() {
-        format!(r#"v1/chat/completions -H 'Content-Type: application/json'{key} -d '{{"messages": [{{"role": "user", "content": "What does Vec::push do?"}}]}}'"#)
+        format!(
+            r#"v1/chat/completions -H 'Content-Type: application/json'{key} -d '{{"messages": [{{"role": "user", "content": "What does Vec::push do?"}}]}}'"#
+        )
     } else {
-        format!(r#"v1/completions -H 'Content-Type: application/json'{key} -d '{{"prompt": "Once upon a time", "max_tokens": 64}}'"#)
+        format!(
+            r#"v1/completions -H 'Content-Type: application/json'{key} -d '{{"prompt": "Once upon a time", "max_tokens": 64}}'"#
+        )
     };
     println!(
         "octavo {} serves {name} on http://{address} ({})\n\

@@ -40,7 +40,11 @@ pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) ->
         let long = key.replace('_', "-");
         let named = |arg: &&clap::Arg| arg.get_long() == Some(&long) && long != "config";
         let Some(arg) = command.get_arguments().find(named) else {
-            bail!("{}: there is no option `{key}`; `octavo {} --help` lists them", path.display(), command.get_name());
+            bail!(
+                "{}: there is no option `{key}`; `octavo {} --help` lists them",
+                path.display(),
+                command.get_name()
+            );
         };
         let stronger = [ValueSource::CommandLine, ValueSource::EnvVariable];
         if matches.value_source(arg.get_id().as_str()).is_some_and(|source| stronger.contains(&source)) {

@@ -123,7 +123,8 @@ impl Engine {
     fn most_pages(&self, seq: SeqId, task: &Task) -> Pages {
         let known = self.cache.sequence(seq).expect("running").prompt().len();
         let left = task.shared.request.max_tokens.saturating_sub(task.generated);
-        let end = known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
+        let end =
+            known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
         let groups = self.cache.settings().windows.len() as u32;
         let forks = task.forks_to_come();
         let each = (self.pages_for(end) + Pages(groups)).saturating_sub(self.pages_for(known));
@@ -131,13 +132,7 @@ impl Engine {
     }
 
     /// Puts the beginning into the step; `false` if there was no room for it.
-    fn first_chunk(
-        &mut self,
-        at: usize,
-        id: RequestId,
-        budget: &mut Tokens,
-        events: &mut Events,
-    ) -> bool {
+    fn first_chunk(&mut self, at: usize, id: RequestId, budget: &mut Tokens, events: &mut Events) -> bool {
         let seq = self.running[at].seq;
         self.plan_chunk(at, budget, Others::Stay, events);
         match self.running.iter().find(|running| running.seq == seq) {

@@ -241,6 +241,7 @@ impl Engine {
         let mut waiting: Vec<RequestId> = waiting.collect();
         waiting.dedup();
         self.metrics.requests_waiting.set(waiting.len() as u64);
+        self.metrics.note_pages(&self.cache.take_page_times());
         self.metrics.set_cache(self.cache.snapshot());
     }
 }

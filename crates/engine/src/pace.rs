@@ -60,8 +60,7 @@ mod tests {
     #[test]
     fn chunks_grow_with_room_and_stay_between_512_and_2048() {
         let config = EngineConfig::new(8, Tokens(100_000));
-        let chunks: Vec<u32> =
-            (0..=120).map(|room| chunk_for(&config, Pages(room), Pages(100)).0).collect();
+        let chunks: Vec<u32> = (0..=120).map(|room| chunk_for(&config, Pages(room), Pages(100)).0).collect();
         assert_eq!(chunks[0], 512);
         assert_eq!(chunks[50], 512 + 768);
         assert_eq!(chunks[100..], [2048; 21]);

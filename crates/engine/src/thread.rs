@@ -27,7 +27,9 @@ enum Command {
     Unpin(PinId, Sender<Result<(), PinError>>),
     DropPrefixes(Sender<Pages>),
     /// Ends what runs, or cancels it at the deadline; then the thread ends.
-    Stop { deadline: Instant },
+    Stop {
+        deadline: Instant,
+    },
 }
 
 /// The engine did not answer in time, or its thread is gone.
@@ -76,7 +78,8 @@ impl EngineHandle {
         let (intake, metrics) = (engine.intake().clone(), engine.metrics().clone());
         let device = engine.device().into();
         let thread = std::thread::Builder::new().name("octavo-engine".into());
-        let thread = thread.spawn(move || Service::new(engine, inbox).run()).expect("a thread can be started");
+        let thread =
+            thread.spawn(move || Service::new(engine, inbox).run()).expect("a thread can be started");
         (Self { commands, intake, metrics, device }, thread)
     }
 
@@ -117,7 +120,11 @@ impl EngineHandle {
         self.ask(within, Command::Audit)
     }
     /// Keeps the cached pages of a prompt from eviction; says how many tokens that covers.
-    pub fn pin(&self, prompt: Prompt, within: Duration) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
+    pub fn pin(
+        &self,
+        prompt: Prompt,
+        within: Duration,
+    ) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
         self.ask(within, |reply| Command::Pin(prompt, reply))
     }
     pub fn unpin(&self, pin: PinId, within: Duration) -> Result<Result<(), PinError>, NoAnswer> {

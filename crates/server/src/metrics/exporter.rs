@@ -4,7 +4,7 @@ use super::http::Http;
 use super::text::Format;
 use super::write::Out;
 use crate::config::MetricsCompat;
-use octavo::{Counters, EngineHandle, Histogram, KvSpec, Metrics, Snapshot};
+use octavo::{Counters, EngineHandle, KvSpec, Metrics, Snapshot};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
@@ -314,16 +314,19 @@ impl Vllm {
     fn encode_sizes(&self, out: &mut Out<'_>) -> fmt::Result {
         let m = &self.source.metrics;
         // Octavo does not follow single pages through their lives; the names are there for those who ask for them.
-        let none = Histogram::new(&[0.1, 1.0, 10.0, 60.0, 600.0, 3600.0]);
         for (name, help, histogram) in [
             ("vllm:request_prompt_tokens", "Prompt tokens of a request", &m.request_prompt_tokens),
             ("vllm:request_generation_tokens", "Generated tokens of a request", &m.request_generation_tokens),
             ("vllm:request_params_n", "Choices asked for", &m.request_choices),
             ("vllm:request_params_max_tokens", "Tokens asked for", &m.request_max_tokens),
             ("vllm:iteration_tokens_total", "Tokens computed in a step", &m.step_tokens),
-            ("vllm:kv_block_lifetime_seconds", "Not observed", &none),
-            ("vllm:kv_block_idle_before_evict_seconds", "Not observed", &none),
-            ("vllm:kv_block_reuse_gap_seconds", "Not observed", &none),
+            ("vllm:kv_block_lifetime_seconds", "From taking a page to evicting it", &m.page_lifetime),
+            (
+                "vllm:kv_block_idle_before_evict_seconds",
+                "From the last use of a page to evicting it",
+                &m.page_idle_before_evict,
+            ),
+            ("vllm:kv_block_reuse_gap_seconds", "Between two uses of an idle page", &m.page_reuse_gap),
         ] {
             out.histogram(name, help, histogram)?;
         }
