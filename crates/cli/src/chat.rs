@@ -83,7 +83,9 @@ impl Chat<'_> {
             ("/reset", _) => self.turns.clear(),
             ("/system", text) => self.system = (!text.is_empty()).then(|| text.to_owned()),
             ("/stats", _) => self.show_cache(),
-            (word, _) if word.starts_with('/') => eprintln!("there is /reset, /system TEXT, /stats and /quit"),
+            (word, _) if word.starts_with('/') => {
+                eprintln!("there is /reset, /system TEXT, /stats and /quit")
+            }
             _ => self.answer(line)?,
         }
         Ok(true)
@@ -94,7 +96,12 @@ impl Chat<'_> {
         let pages = snapshot.pages;
         println!(
             "pages: {} used, {} cached, {} reserved, {} free of {}; {} prompt tokens found in the cache so far",
-            pages.used.0, pages.cached.0, pages.reserved.0, pages.free.0, pages.total.0, snapshot.counters.hit_tokens,
+            pages.used.0,
+            pages.cached.0,
+            pages.reserved.0,
+            pages.free.0,
+            pages.total.0,
+            snapshot.counters.hit_tokens,
         );
     }
 
@@ -108,8 +115,11 @@ impl Chat<'_> {
             }
             Err(error) => {
                 self.turns.pop();
-                eprintln!("octavo: {error:#}");
-                if self.terminal { Ok(()) } else { Err(error) }
+                if !self.terminal {
+                    return Err(error);
+                }
+                eprintln!("octavo: {error:#} (/reset starts over)");
+                Ok(())
             }
         }
     }
