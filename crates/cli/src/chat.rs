@@ -115,8 +115,11 @@ impl Chat<'_> {
             }
             Err(error) => {
                 self.turns.pop();
-                eprintln!("octavo: {error:#}");
-                if self.terminal { Ok(()) } else { Err(error) }
+                if !self.terminal {
+                    return Err(error);
+                }
+                eprintln!("octavo: {error:#} (/reset starts over)");
+                Ok(())
             }
         }
     }

@@ -35,16 +35,16 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     prompt_share: f32,
     /// The longest gap between two tokens of running requests while a long prompt is read [default: no limit]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     max_itl_ms: Option<u64>,
     /// Requests that may wait; more are refused with 503
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_queue: usize,
     /// Waiting so long counts as much as one step of priority
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     aging: u64,
     /// Fail requests that take longer and name no limit of their own [default: none]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     time_limit: Option<u64>,
     /// Keep nothing for requests to come that begin alike
     #[arg(long)]

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 
 /// The command line, with what a configuration file adds to it.
 fn command(mut argv: Vec<OsString>) -> Result<Command> {
-    let parser = settings::with_environment(Cli::command(), &LAYERED);
+    let parser = settings::with_environment(Cli::command(), &LAYERED, &argv);
     let matches = parser.clone().get_matches_from(&argv);
     if let Some((name, given)) = matches.subcommand().filter(|(name, _)| LAYERED.contains(name))
         && let Some(path) = given.get_one::<PathBuf>("config")

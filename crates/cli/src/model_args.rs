@@ -86,7 +86,7 @@ pub(crate) struct ModelArgs {
     /// Memory for keys and values, such as 512MB or 4GB [default: enough for the full length]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "num_pages")]
     kv_memory: Option<u64>,
-    /// The same as a number of pages
+    /// The same as a number of pages; the contiguous back end ignores it
     #[arg(long, value_name = "N")]
     num_pages: Option<u32>,
     /// The most tokens a sequence may have [default: what the model was made for]

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use octavo::{Hub, Serving};
 use octavo_server::{Cors, MetricsCompat, ServerConfig, ServerOptions};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use tokio::net::TcpListener;
 ///
 /// Without options the built-in model is served on 127.0.0.1:8000. Every option is also an environment variable
 /// (--max-batch-size is OCTAVO_MAX_BATCH_SIZE) and a key of the file given by --config (max-batch-size = 16); the command
-/// line wins over the environment, and that over the file. Ctrl-C or SIGTERM lets requests under way end; a second
-/// one ends at once.
+/// line wins over the environment, and that over the file. What may be given several times is a list in the file.
+/// Ctrl-C or SIGTERM lets requests under way end; a second one ends at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
     /// Read options from a TOML file
@@ -157,7 +158,9 @@ async fn stopped() {
 fn greet(serving: &Serving, address: SocketAddr, command: &Command) {
     let name = command.served_model_name.first().map_or(serving.texts.name(), String::as_str);
     let settings = serving.handle.intake().settings();
-    let bytes = settings.page_bytes.0 as f64 * f64::from(settings.total.0);
+    let megabytes = settings.page_bytes.0 as f64 * f64::from(settings.total.0) / 1e6;
+    let memory =
+        if megabytes < 1e3 { format!("{megabytes:.1} MB") } else { format!("{:.2} GB", megabytes / 1e3) };
     let key = if command.api_key.is_empty() { "" } else { " -H 'Authorization: Bearer KEY'" };
     let ask = if serving.texts.has_template() {
         format!(
@@ -168,16 +171,17 @@ fn greet(serving: &Serving, address: SocketAddr, command: &Command) {
             r#"v1/completions -H 'Content-Type: application/json'{key} -d '{{"prompt": "Once upon a time", "max_tokens": 64}}'"#
         )
     };
-    println!(
+    // Nobody may be reading; that is no reason not to serve.
+    let _ = writeln!(
+        std::io::stdout(),
         "octavo {} serves {name} on http://{address} ({})\n\
-         KV cache: {} of {} tokens, {:.2} GB at most, {} {}; batch {}, sequences of up to {} tokens\n\n\
+         KV cache: {} of {} tokens, {memory} at most, {} {}; batch {}, sequences of up to {} tokens\n\n\
          Try it:\n  curl http://{address}/{ask}\n\
          Or set base_url to http://{address}/v1 in any OpenAI client. /metrics, /v1/cache and /health show what goes on.",
         env!("CARGO_PKG_VERSION"),
         serving.handle.device(),
         settings.total,
         settings.page_size.tokens().0,
-        bytes / 1e9,
         serving.spec.dtype().name(),
         if settings.prefix_cache { "with prefix cache" } else { "without prefix cache" },
         command.engine.batch(),

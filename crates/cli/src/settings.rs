@@ -2,28 +2,67 @@
 //!
 //! Every long option `--some-name` of `octavo serve` and `octavo chat` is also the variable `OCTAVO_SOME_NAME` and the
 //! key `some-name` of a configuration file. A file's value is put on the command line unless something stronger is
-//! there already, so that all three are checked by the same code.
+//! there already, so that all three are checked by the same code. An option is stronger also than those it excludes:
+//! `--num-pages` on the command line wins over `kv-memory` in a file.
 
 use anyhow::{Context, Result, bail};
+use clap::builder::BoolishValueParser;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command};
+use clap::{ArgAction, ArgMatches, Command, Id};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Lets the options of `commands` come from the environment.
-pub(crate) fn with_environment(command: Command, commands: &[&'static str]) -> Command {
-    commands.iter().fold(command, |command, name| command.mut_subcommand(name, read_environment))
+/// Lets the options of `commands` come from the environment, unless `argv` rules them out.
+pub(crate) fn with_environment(command: Command, commands: &[&'static str], argv: &[OsString]) -> Command {
+    // What is wrong with the command line is said later; a call for help types no option.
+    let typed = command.clone().ignore_errors(true).try_get_matches_from(argv).ok();
+    commands.iter().fold(command, |command, name| {
+        let typed = typed.as_ref().and_then(|typed| typed.subcommand_matches(name));
+        command.mut_subcommand(name, |command| read_environment(command, typed))
+    })
 }
 
-fn read_environment(command: Command) -> Command {
+fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
+    let overruled = typed.map(|typed| overruled(&command, typed)).unwrap_or_default();
     command.mut_args(|arg| {
-        let variable = arg.get_long().filter(|long| !["help", "version"].contains(long)).map(variable);
-        match variable {
-            // The name lives as long as the command does: to the end of the program.
-            Some(name) => arg.env(&*name.leak()).hide_env_values(true),
-            None => arg,
+        let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
+            return arg;
+        };
+        if overruled.contains(arg.get_id()) {
+            return arg;
+        }
+        // The name lives as long as the command does: to the end of the program.
+        let name = variable(long).leak();
+        let arg = arg.env(&*name).hide_env_values(true);
+        // A switch may be set to 1 or yes as well.
+        if matches!(arg.get_action(), ArgAction::SetTrue) {
+            arg.value_parser(BoolishValueParser::new())
+        } else {
+            arg
         }
     })
+}
+
+/// The options that were given in `matches`, and those that cannot be had together with one of them.
+fn overruled(command: &Command, matches: &ArgMatches) -> HashSet<Id> {
+    let explicit = [ValueSource::CommandLine, ValueSource::EnvVariable];
+    let given: HashSet<&Id> = matches
+        .ids()
+        .filter(|id| matches.value_source(id.as_str()).is_some_and(|source| explicit.contains(&source)))
+        .collect();
+    let mut overruled: HashSet<Id> = given.iter().map(|id| (*id).clone()).collect();
+    for arg in command.get_arguments() {
+        for rival in command.get_arg_conflicts_with(arg) {
+            // Either of the two may be the one that names the other.
+            for (one, other) in [(arg, rival), (rival, arg)] {
+                if given.contains(one.get_id()) {
+                    overruled.insert(other.get_id().clone());
+                }
+            }
+        }
+    }
+    overruled
 }
 
 fn variable(long: &str) -> String {
@@ -35,6 +74,7 @@ pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) ->
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let table: toml::Table =
         text.parse().with_context(|| format!("{} is not a configuration file", path.display()))?;
+    let overruled = overruled(command, matches);
     let mut added = Vec::new();
     for (key, value) in &table {
         let long = key.replace('_', "-");
@@ -46,8 +86,7 @@ pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) ->
                 command.get_name()
             );
         };
-        let stronger = [ValueSource::CommandLine, ValueSource::EnvVariable];
-        if matches.value_source(arg.get_id().as_str()).is_some_and(|source| stronger.contains(&source)) {
+        if overruled.contains(arg.get_id()) {
             continue;
         }
         match (arg.get_action(), value) {

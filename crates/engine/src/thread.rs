@@ -209,11 +209,12 @@ impl Service {
     }
 
     fn obey(&mut self, command: Command) {
+        // An engine that had nothing to do does not know how late it is.
+        self.engine.tick(self.now());
         // Whoever asked may have stopped waiting for the answer.
         match command {
             Command::Submit(accepted, sink) => {
                 self.sinks.insert(accepted.id(), sink);
-                self.engine.tick(self.now());
                 self.engine.submit(*accepted);
             }
             Command::Cancel(id) => {
