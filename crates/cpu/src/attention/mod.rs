@@ -1,8 +1,12 @@
 //! Attention over pages, for ragged batches: one row of a decode and the rows of a prefill chunk alike.
 
+mod arithmetic;
 mod element;
+mod float;
 mod kernel;
+mod reduce;
 mod scratch;
+mod softmax;
 mod tile;
 
 use crate::simd::Portable;
@@ -10,6 +14,7 @@ use crate::simd::Portable;
 use crate::simd::{Avx2, Avx512};
 use crate::{Arena, Buf, Level, Pool};
 use element::{Bf16, Element, F16, F32, Fp8, Int8};
+use float::Float;
 use kernel::Work;
 use octavo_backend::{AttentionSpec, Rows, Span, TableView};
 use octavo_types::KvDtype;
@@ -202,7 +207,7 @@ unsafe fn enter<E: Element>(level: Level, work: &Work<'_>) {
             Level::Avx512 => avx512::<E>(work),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => avx2::<E>(work),
-            _ => kernel::run::<Portable, E, 2, 2>(work),
+            _ => kernel::run::<Float<Portable, E>>(work),
         }
     }
 }
@@ -211,12 +216,12 @@ unsafe fn enter<E: Element>(level: Level, work: &Work<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<E: Element>(work: &Work<'_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Avx512, E, 4, 4>(work) }
+    unsafe { kernel::run::<Float<Avx512, E>>(work) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<E: Element>(work: &Work<'_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Avx2, E, 2, 2>(work) }
+    unsafe { kernel::run::<Float<Avx2, E>>(work) }
 }
