@@ -1,9 +1,9 @@
 use super::softmax::State;
-use super::tile::TILE;
 use crate::simd::Simd;
 use std::ops::Range;
 
-const LINE: usize = 64;
+/// Bytes that come from memory together.
+pub(crate) const LINE: usize = 64;
 
 /// A tile as the arithmetic reads it.
 #[derive(Clone, Copy)]
@@ -19,26 +19,22 @@ pub(crate) struct Tile {
     pub(crate) dim: usize,
     /// What rows in scratch are padded to.
     pub(crate) width: usize,
-    /// Rows that will be read two tiles on, to be fetched meanwhile.
-    pub(crate) ahead: Option<[*const u8; 2]>,
+    /// How far away the rows lie that will be read two tiles on, to be fetched meanwhile; 0 if that was done already.
+    pub(crate) ahead: [usize; 2],
+    /// Whether all staged elements are numbers, where that cannot be seen from them.
+    pub(crate) numbers: [bool; 2],
 }
 
 impl Tile {
-    /// Asks for a part of the keys (0) or values (1) to come: as large as `part` is of `width`.
+    /// To be called where stored keys (0) or values (1) are read: asks for the line at the same place in the tile to
+    /// come. Requests spread over the work this way do not wait for each other.
     ///
     /// # Safety
     /// As [`Simd`].
     #[inline(always)]
-    pub(crate) unsafe fn fetch<S: Simd>(&self, half: usize, part: Range<usize>) {
-        if let Some(ahead) = self.ahead {
-            // In lines a position of scratch; the quotient is exact for all but odd dimensions.
-            let lines = (TILE * self.row_bytes).div_ceil(LINE);
-            for line in part.start * lines / self.width..part.end * lines / self.width {
-                let byte = line * LINE;
-                // SAFETY: as the caller promised; any address will do.
-                unsafe { S::prefetch(ahead[half].wrapping_add(byte)) };
-            }
-        }
+    pub(crate) unsafe fn fetch<S: Simd>(&self, half: usize, at: *const u8) {
+        // SAFETY: as the caller promised; any address will do.
+        unsafe { S::prefetch(at.wrapping_add(self.ahead[half])) };
     }
 }
 
@@ -55,6 +51,8 @@ pub(crate) trait Arithmetic: 'static {
     /// From this many queries on, a tile is staged: brought into the form that it is computed with once, rather than
     /// in registers for every four.
     const STAGE_FROM: usize;
+    /// Whether rows that are no multiple of `STEP` can be read as stored.
+    const PADS: bool;
     const SCALED: bool;
     const SHIFTED: bool;
 
@@ -72,7 +70,7 @@ pub(crate) trait Arithmetic: 'static {
     );
 
     /// Writes the rows in `slots` in the form that they are computed with.
-    unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: [*mut f32; 2]);
+    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]);
 
     /// Products of the queries with the keys of all slots; those of slots that are not seen may be anything.
     unsafe fn scores<const Q: usize, const STAGED: bool>(
@@ -88,4 +86,8 @@ pub(crate) trait Arithmetic: 'static {
         weights: [<Self::S as Simd>::V; Q],
         outputs: [*mut f32; Q],
     );
+
+    /// Brings a finished output in order.
+    #[inline(always)]
+    unsafe fn arrange(_output: *mut f32, _width: usize) {}
 }

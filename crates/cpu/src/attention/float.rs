@@ -3,7 +3,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Tile};
+use super::arithmetic::{Arithmetic, LINE, Tile};
 use super::element::{Element, F32};
 use super::reduce::{Sums, reduced};
 use super::scratch::Line;
@@ -19,6 +19,7 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     type S = S;
     const STEP: usize = LANES;
     const STAGE_FROM: usize = 9;
+    const PADS: bool = false;
     const SCALED: bool = E::SCALED;
     const SHIFTED: bool = E::SHIFTED;
 
@@ -51,13 +52,16 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
+    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
         let whole = tile.dim / LANES * LANES;
         for (slot, half) in slots.clone().flat_map(|slot| [(slot, 0), (slot, 1)]) {
             // SAFETY: `dim` elements are readable; scratch rows are as wide as whole vectors.
             unsafe {
                 let from = tile.stored[half].add(slot * tile.row_bytes);
                 let to = to[half].add(slot * tile.width);
+                for byte in (0..tile.row_bytes).step_by(LINE) {
+                    tile.fetch::<S>(half, from.add(byte));
+                }
                 for i in (0..whole).step_by(LANES) {
                     S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
                 }
@@ -79,7 +83,11 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     ) -> [S::V; Q] {
         // SAFETY: as the caller promised; staged rows are f32.
         unsafe {
-            if STAGED { products::<S, F32, Q>(tile, queries) } else { products::<S, E, Q>(tile, queries) }
+            if STAGED {
+                reduced::<S, Products<F32, true>, Q>(tile, queries)
+            } else {
+                reduced::<S, Products<E, false>, Q>(tile, queries)
+            }
         }
     }
 
@@ -97,23 +105,17 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
                 S::store(lines[i].0.as_mut_ptr(), weights[i]);
             }
             if STAGED {
-                values::<S, F32, Q>(tile, slots, &lines, outputs);
+                values::<S, F32, Q, true>(tile, slots, &lines, outputs);
             } else {
-                values::<S, E, Q>(tile, slots, &lines, outputs);
+                values::<S, E, Q, false>(tile, slots, &lines, outputs);
             }
         }
     }
 }
 
-#[inline(always)]
-unsafe fn products<S: Simd, R: Element, const Q: usize>(tile: &Tile, queries: [*const f32; Q]) -> [S::V; Q] {
-    // SAFETY: as the caller promised.
-    unsafe { reduced::<S, Products<R>, Q>(tile, queries) }
-}
+struct Products<R, const STAGED: bool>(PhantomData<R>);
 
-struct Products<R>(PhantomData<R>);
-
-impl<S: Simd, R: Element> Sums<S> for Products<R> {
+impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
     #[inline(always)]
     unsafe fn sums<const Q: usize, const P: usize>(
         tile: &Tile,
@@ -122,7 +124,10 @@ impl<S: Simd, R: Element> Sums<S> for Products<R> {
     ) -> [[S::V; Q]; P] {
         // SAFETY: rows and queries are as wide as whole vectors.
         unsafe {
-            let row = tile.rows[0].add(from * tile.stride);
+            let mut rows = [tile.rows[0].wrapping_add(from.wrapping_mul(tile.stride)); P];
+            for j in 1..P {
+                rows[j] = rows[j - 1].wrapping_add(tile.stride);
+            }
             let mut sums = [[S::splat(0.0); Q]; P];
             for i in (0..tile.width).step_by(LANES) {
                 let mut query = [S::splat(0.0); Q];
@@ -130,7 +135,10 @@ impl<S: Simd, R: Element> Sums<S> for Products<R> {
                     query[n] = S::load(queries[n].add(i));
                 }
                 for j in 0..P {
-                    let key = R::widen::<S>(row.add(j * tile.stride + i * R::BYTES));
+                    let key = R::widen::<S>(rows[j].add(i * R::BYTES));
+                    if !STAGED && i * R::BYTES % LINE == 0 {
+                        tile.fetch::<S>(0, rows[j].add(i * R::BYTES));
+                    }
                     for n in 0..Q {
                         sums[j][n] = S::fma(key, query[n], sums[j][n]);
                     }
@@ -143,7 +151,7 @@ impl<S: Simd, R: Element> Sums<S> for Products<R> {
 
 /// `outputs[i] += weights[i][slot] * values[slot]`, slot by slot.
 #[inline(always)]
-unsafe fn values<S: Simd, R: Element, const Q: usize>(
+unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
     tile: &Tile,
     slots: &Range<usize>,
     weights: &[Line; Q],
@@ -154,19 +162,17 @@ unsafe fn values<S: Simd, R: Element, const Q: usize>(
     // SAFETY: rows and outputs are as wide as whole vectors.
     unsafe {
         for i in (0..wide).step_by(WIDE * LANES) {
-            tile.fetch::<S>(1, i..i + WIDE * LANES);
-            add::<S, R, Q, WIDE>(tile, slots, weights, outputs, i);
+            add::<S, R, Q, STAGED, WIDE>(tile, slots, weights, outputs, i);
         }
         for i in (wide..tile.width).step_by(LANES) {
-            tile.fetch::<S>(1, i..i + LANES);
-            add::<S, R, Q, 1>(tile, slots, weights, outputs, i);
+            add::<S, R, Q, STAGED, 1>(tile, slots, weights, outputs, i);
         }
     }
 }
 
 /// The same for the `N` vectors of elements from `at` on.
 #[inline(always)]
-unsafe fn add<S: Simd, R: Element, const Q: usize, const N: usize>(
+unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: usize>(
     tile: &Tile,
     slots: &Range<usize>,
     weights: &[Line; Q],
@@ -182,10 +188,13 @@ unsafe fn add<S: Simd, R: Element, const Q: usize, const N: usize>(
             }
         }
         for slot in slots.clone() {
-            let row = tile.rows[1].add(slot * tile.stride + at * R::BYTES);
+            let row = tile.rows[1].wrapping_add(slot.wrapping_mul(tile.stride)).add(at * R::BYTES);
             let mut value = [S::splat(0.0); N];
             for n in 0..N {
                 value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
+                if !STAGED && (at + n * LANES) * R::BYTES % LINE == 0 {
+                    tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
+                }
             }
             for i in 0..Q {
                 let weight = S::splat(weights[i].0[slot]);

@@ -11,6 +11,8 @@ use super::tile::{HeadPages, TILE, TileAt};
 use crate::simd::Simd;
 use std::ops::Range;
 
+/// Tiles that memory has time for.
+const AHEAD: usize = 2;
 /// What one task computes. Query `i` is head `i % heads` of row `i / heads`.
 pub(crate) struct Work<'a> {
     /// `[rows]` of `[heads, dim]`, `q_stride` apart.
@@ -42,34 +44,44 @@ fn slots(seen: &Range<usize>, at: usize) -> Range<usize> {
     seen.start.saturating_sub(at).min(TILE)..seen.end.saturating_sub(at).min(TILE)
 }
 
+/// Some kv heads of the same rows, tile by tile.
+///
 /// # Safety
-/// As [`Arithmetic`]; the pointers of `work` are valid for their shapes, and no other task writes to its `out`; the
-/// table holds every position that its rows see; `A` is for the precision of its pages.
+/// As [`Arithmetic`]; the pointers of `heads` are valid for their shapes, and no other task writes to their `out`; the
+/// table holds every position that the rows see; `A` is for the precision of the pages.
 #[inline(always)]
-pub(crate) unsafe fn run<A: Arithmetic>(work: &Work<'_>) {
-    let queries = work.rows * work.heads;
-    let staged = queries >= A::STAGE_FROM || !work.dim.is_multiple_of(A::STEP);
-    let copied = if work.pages.whole_tiles() { 0 } else { work.pages.copy_bytes() };
-    let mut scratch = Scratch::new(queries, work.dim, A::STEP, staged, copied);
-    let (first, last) = (work.seen(0).start / TILE, (work.start + work.rows - 1) / TILE);
-    // SAFETY: as the caller promised; scratch has room for these queries.
+pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
+    let mut all: Vec<Scratch> = heads.iter().map(scratch::<A>).collect();
+    let (first, last) = (heads[0].seen(0).start / TILE, (heads[0].start + heads[0].rows - 1) / TILE);
+    // SAFETY: as the caller promised; scratch has room for the queries.
     unsafe {
-        load_queries::<A>(work, &mut scratch);
-        if copied > 0 {
-            for tile in first..=last {
-                let here = work.pages.copied(tile, scratch.copied(copied));
-                fold_tile::<A>(work, tile, here, None, staged, &mut scratch);
-            }
-        } else {
-            let [mut now, mut next] = [first, first + 1].map(|tile| work.pages.tile(tile.min(last)));
-            for tile in first..=last {
-                let ahead = work.pages.tile((tile + 2).min(last));
-                fold_tile::<A>(work, tile, now, Some(ahead), staged, &mut scratch);
-                (now, next) = (next, ahead);
+        for (work, scratch) in heads.iter().zip(&mut all) {
+            load_queries::<A>(work, scratch);
+        }
+        for tile in first..=last {
+            for (i, (work, scratch)) in heads.iter().zip(&mut all).enumerate() {
+                let (here, ahead) = if work.pages.whole_tiles() {
+                    // Two on in this order.
+                    let ahead = tile + (i + AHEAD) / heads.len();
+                    (work.pages.tile(tile), heads[(i + AHEAD) % heads.len()].pages.tile(ahead.min(last)))
+                } else {
+                    let here = work.pages.copied(tile, scratch.copied(work.pages.copy_bytes()));
+                    (here, here)
+                };
+                fold_tile::<A>(work, tile, here, ahead, scratch);
             }
         }
-        store_outputs::<A>(work, &mut scratch);
+        for (work, scratch) in heads.iter().zip(&mut all) {
+            store_outputs::<A>(work, scratch);
+        }
     }
+}
+
+fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
+    let queries = work.rows * work.heads;
+    let staged = queries >= A::STAGE_FROM || !(A::PADS || work.dim.is_multiple_of(A::STEP));
+    let copied = if work.pages.whole_tiles() { 0 } else { work.pages.copy_bytes() };
+    Scratch::new(queries, work.dim, A::STEP, staged, copied)
 }
 
 #[inline(always)]
@@ -92,7 +104,8 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
         unsafe {
             let to = work.out.add(query / work.heads * work.out_stride + query % work.heads * work.dim);
             let (shift, factor) = scratch.states[query].finish::<A::S>();
-            let from = scratch.output(query);
+            let (from, width) = (scratch.output(query), scratch.width());
+            A::arrange(from, width);
             for i in 0..work.dim {
                 *to.add(i) = (*from.add(i) + shift) * factor;
             }
@@ -106,11 +119,12 @@ unsafe fn fold_tile<A: Arithmetic>(
     work: &Work<'_>,
     tile: usize,
     here: TileAt,
-    ahead: Option<TileAt>,
-    staged: bool,
+    ahead: TileAt,
     scratch: &mut Scratch,
 ) {
+    let staged = scratch.stages;
     let (at, row_bytes, width) = (tile * TILE, work.pages.row_bytes, scratch.width());
+    let distance = |half: usize| ahead.rows[half].addr().wrapping_sub(here.rows[half].addr());
     let mut form = Tile {
         rows: here.rows,
         stride: row_bytes,
@@ -118,13 +132,12 @@ unsafe fn fold_tile<A: Arithmetic>(
         row_bytes,
         dim: work.dim,
         width,
-        ahead: ahead.map(|ahead| ahead.rows),
+        ahead: [distance(0), distance(1)],
+        numbers: [true; 2],
     };
     // SAFETY: as the caller promised.
     unsafe {
-        if A::SCALED
-            && let Some(ahead) = ahead
-        {
+        if A::SCALED {
             // Sixteen times four bytes: in one line, or in two.
             for parameters in ahead.parameters {
                 <A::S as Simd>::prefetch(parameters);
@@ -135,7 +148,7 @@ unsafe fn fold_tile<A: Arithmetic>(
             let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
             form.rows = scratch.staged().map(|row| row.cast_const().cast());
             form.stride = width * size_of::<f32>();
-            A::stage(&form, &all, scratch.staged());
+            A::stage(&mut form, &all, scratch.staged());
         }
         // Rows that all see the whole tile go together, others one by one.
         let whole = |row| slots(&work.seen(row), at) == (0..TILE);
@@ -182,7 +195,7 @@ unsafe fn fold_queries<A: Arithmetic>(
                 (4, true) => fold_block::<A, 4, true>(tile, slots, &parameters, query, scratch),
                 (_, true) => fold_block::<A, 1, true>(tile, slots, &parameters, query, scratch),
             }
-            tile.ahead = None;
+            tile.ahead = [0; 2];
             query += count;
         }
     }

@@ -51,7 +51,6 @@ unsafe fn in_groups<S: Simd, D: Sums<S>, const Q: usize, const G: usize, const P
         let zero = S::splat(0.0);
         let mut blocks = [zero; 4];
         for b in 0..G {
-            tile.fetch::<S>(0, b * tile.width / G..(b + 1) * tile.width / G);
             let mut all = [zero; LANES];
             for from in (0..4 * quarters).step_by(P) {
                 let sums: [[S::V; Q]; P] = D::sums(tile, b * 4 * quarters + from, queries);

@@ -15,15 +15,23 @@ pub(crate) struct Scratch {
     /// a copied tile if there is one.
     data: Vec<Line>,
     pub(crate) states: Vec<State>,
+    /// Whether there is a staged tile.
+    pub(crate) stages: bool,
 }
 
 impl Scratch {
     /// `step`: what rows are padded to a multiple of, in f32. `copied`: bytes of a copied tile.
-    pub(crate) fn new(queries: usize, dim: usize, step: usize, staged: bool, copied: usize) -> Self {
+    pub(crate) fn new(queries: usize, dim: usize, step: usize, stages: bool, copied: usize) -> Self {
         let lines = dim.next_multiple_of(step).div_ceil(TILE);
-        let staged = if staged { 2 * TILE * lines } else { 0 };
-        let total = 2 * queries * lines + staged + copied.div_ceil(size_of::<Line>());
-        Self { lines, queries, data: vec![Line([0.0; TILE]); total], states: vec![State::default(); queries] }
+        let tile = if stages { 2 * TILE * lines } else { 0 };
+        let total = 2 * queries * lines + tile + copied.div_ceil(size_of::<Line>());
+        Self {
+            lines,
+            queries,
+            data: vec![Line([0.0; TILE]); total],
+            states: vec![State::default(); queries],
+            stages,
+        }
     }
 
     pub(crate) fn width(&self) -> usize {

@@ -61,8 +61,12 @@ impl<'a> HeadPages<'a> {
     /// Where `position` lies: its rows and parameters.
     #[inline(always)]
     fn locate(&self, position: usize) -> TileAt {
-        let page = self.table.pages[position / self.page_size - self.table.first as usize];
-        let slot = position % self.page_size;
+        // A division takes long, and most pages have sixteen positions.
+        let (page, slot) = match self.page_size {
+            TILE => (position / TILE, position % TILE),
+            size => (position / size, position % size),
+        };
+        let page = self.table.pages[page - self.table.first as usize];
         // Addresses inside the arena, as `new` was promised.
         let page = self.arena.wrapping_add(page.index() * self.page_bytes);
         TileAt {

@@ -182,7 +182,9 @@ impl Simd for Avx2 {
             // seeeemmm -> s0eeeemmm0000000, an f16 whose exponent is 8 too small.
             let wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(p.add(i * 8).cast()));
             let f16 = _mm_and_si128(_mm_slli_epi16::<7>(wide), _mm_set1_epi16(0xbfffu16 as i16));
-            _mm256_cvtph_ps(f16)
+            let most = _mm_set1_epi16(0x7f);
+            let nan = _mm_cmpeq_epi16(_mm_and_si128(wide, most), most);
+            _mm256_cvtph_ps(_mm_or_si128(f16, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))))
         })
     }
     #[inline(always)]

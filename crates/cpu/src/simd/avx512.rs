@@ -162,7 +162,9 @@ impl Simd for Avx512 {
             // seeeemmm -> s0eeeemmm0000000, an f16 whose exponent is 8 too small.
             let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast()));
             let f16 = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(0xbfffu16 as i16));
-            _mm512_cvtph_ps(f16)
+            let most = _mm256_set1_epi16(0x7f);
+            let nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(wide, most), most);
+            _mm512_cvtph_ps(_mm256_mask_mov_epi16(f16, nan, _mm256_set1_epi16(0x7e00)))
         }
     }
     #[inline(always)]

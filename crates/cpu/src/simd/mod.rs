@@ -66,7 +66,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn f16_pairs(p: *const u8) -> [Self::V; 2];
     /// `[LANES]` bf16, widened.
     unsafe fn bf16(p: *const u8) -> Self::V;
-    /// `[LANES]` numbers in E4M3, widened and divided by 256. (A NaN reads as ±480 / 256.)
+    /// `[LANES]` numbers in E4M3, widened and divided by 256.
     unsafe fn fp8(p: *const u8) -> Self::V;
     /// `[LANES]` unsigned bytes, widened.
     unsafe fn u8(p: *const u8) -> Self::V;

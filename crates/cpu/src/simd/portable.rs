@@ -122,7 +122,9 @@ impl Simd for Portable {
         // SAFETY: as the caller promised.
         unsafe { read::<u8>(p) }.map(|b| {
             let (sign, magnitude) = (u32::from(b & 0x80) << 24, u32::from(b & 0x7f));
-            let value = if magnitude < 8 {
+            let value = if magnitude == 0x7f {
+                f32::NAN
+            } else if magnitude < 8 {
                 magnitude as f32 * (1.0 / 512.0 / 256.0)
             } else {
                 f32::from_bits((magnitude << 20) + (112 << 23))

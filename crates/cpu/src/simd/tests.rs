@@ -33,10 +33,8 @@ fn check_widening<S: Simd>() {
     };
     for byte in 0..=255u8 {
         assert_eq!(read(&[byte; 16], S::u8), f32::from(byte));
-        if byte & 0x7f != 0x7f {
-            let (got, want) = (read(&[byte; 16], S::fp8) * 256.0, e4m3::to_f32(byte));
-            assert_eq!(got.to_bits(), want.to_bits(), "{byte:#x}");
-        }
+        let (got, want) = (read(&[byte; 16], S::fp8) * 256.0, e4m3::to_f32(byte));
+        assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "{byte:#x}");
     }
     for bits in 0..=u16::MAX {
         let bytes: Vec<u8> = std::iter::repeat_n(bits.to_le_bytes(), 16).flatten().collect();
