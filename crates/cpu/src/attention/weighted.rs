@@ -167,13 +167,14 @@ unsafe fn add_half<E: Planes, const Q: usize, const STAGED: bool>(
                 [E::values(a, worst), E::values(b, worst)]
             };
             for n in 0..Q {
-                let [h, l, r] = weights[n].map(|part| part[group]);
-                let (h, l) = (_mm512_set1_epi32(h), _mm512_set1_epi32(l));
+                let h = _mm512_set1_epi32(weights[n][0][group]);
+                let l = _mm512_set1_epi32(weights[n][1][group]);
+                let rounded = if E::LOW { _mm512_set1_epi32(weights[n][2][group]) } else { h };
                 for i in 0..2 {
                     high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i][0]);
                     low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i][0]);
                     if E::LOW {
-                        low[n][i] = _mm512_dpbusd_epi32(low[n][i], _mm512_set1_epi32(r), values[i][1]);
+                        low[n][i] = _mm512_dpbusd_epi32(low[n][i], rounded, values[i][1]);
                     }
                 }
             }
