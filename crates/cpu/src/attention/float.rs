@@ -136,7 +136,7 @@ impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
                 }
                 for j in 0..P {
                     let key = R::widen::<S>(rows[j].add(i * R::BYTES));
-                    if !STAGED && i * R::BYTES % LINE == 0 {
+                    if !STAGED && (i * R::BYTES).is_multiple_of(LINE) {
                         tile.fetch::<S>(0, rows[j].add(i * R::BYTES));
                     }
                     for n in 0..Q {
@@ -192,7 +192,7 @@ unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: 
             let mut value = [S::splat(0.0); N];
             for n in 0..N {
                 value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
-                if !STAGED && (at + n * LANES) * R::BYTES % LINE == 0 {
+                if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
                     tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
                 }
             }

@@ -77,8 +77,8 @@ impl<E: Planes> Arithmetic for Integer<E> {
             state.sum = Avx512::sum(sum);
             let largest = Avx512::largest(largest);
             let factor = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-            // Not a number if an element is not finite: so will be every score.
-            state.factor = largest / LARGEST * E::UNIT + (state.sum - state.sum);
+            // If an element is not finite, no score will be a number.
+            state.factor = if state.sum.is_finite() { largest / LARGEST * E::UNIT } else { f32::NAN };
             for i in (0..dim).step_by(LANES) {
                 let x = _mm512_mul_ps(query_part(from, i, dim, scale), _mm512_set1_ps(factor));
                 Query::new(to, width).store::<E>(i, _mm512_cvtps_epi32(x));
