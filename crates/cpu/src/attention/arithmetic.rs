@@ -26,6 +26,20 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
+    /// A tile as stored, and the one to be fetched.
+    #[inline(always)]
+    pub(crate) fn new(
+        stored: [*const u8; 2],
+        ahead: [*const u8; 2],
+        row_bytes: usize,
+        dim: usize,
+        width: usize,
+    ) -> Self {
+        let distance = |half: usize| ahead[half].addr().wrapping_sub(stored[half].addr());
+        let ahead = [distance(0), distance(1)];
+        Self { rows: stored, stride: row_bytes, stored, row_bytes, dim, width, ahead, numbers: [true; 2] }
+    }
+
     /// To be called where stored keys (0) or values (1) are read: asks for the line at the same place in the tile to
     /// come. Requests spread over the work this way do not wait for each other.
     ///

@@ -122,19 +122,8 @@ unsafe fn fold_tile<A: Arithmetic>(
     ahead: TileAt,
     scratch: &mut Scratch,
 ) {
-    let staged = scratch.stages;
-    let (at, row_bytes, width) = (tile * TILE, work.pages.row_bytes, scratch.width());
-    let distance = |half: usize| ahead.rows[half].addr().wrapping_sub(here.rows[half].addr());
-    let mut form = Tile {
-        rows: here.rows,
-        stride: row_bytes,
-        stored: here.rows,
-        row_bytes,
-        dim: work.dim,
-        width,
-        ahead: [distance(0), distance(1)],
-        numbers: [true; 2],
-    };
+    let (at, staged, width) = (tile * TILE, scratch.stages, scratch.width());
+    let mut form = Tile::new(here.rows, ahead.rows, work.pages.row_bytes, work.dim, width);
     // SAFETY: as the caller promised.
     unsafe {
         if A::SCALED {
