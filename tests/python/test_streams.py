@@ -12,7 +12,7 @@ LONG = [11 + token % 500 for token in range(3500)]
 
 
 def stream(server, prompt="A vector", **options):
-    options = {"max_tokens": 3000, "temperature": 0, "extra_body": {"ignore_eos": True}} | options
+    options = {"max_tokens": 4000, "temperature": 0, "extra_body": {"ignore_eos": True}} | options
     return server.openai().completions.create(model=MODEL, prompt=prompt, stream=True, **options)
 
 
@@ -25,7 +25,7 @@ def test_closing_a_stream_gives_its_pages_back(start, backend):
     answer.close()
     server.wait_until_idle()
     assert server.metric("octavo_requests_finished_total") == 1
-    assert server.metric("octavo_generation_tokens_total") < 9000, "nobody waited for the end"
+    assert server.metric("octavo_generation_tokens_total") < 12000, "nobody waited for the end"
 
 
 def test_a_client_that_hangs_up_without_a_stream_cancels_its_request(start):
@@ -103,7 +103,7 @@ def test_the_official_client_comes_back_by_itself_and_is_answered(start):
 
 def test_a_slow_reader_holds_nobody_up(start):
     server = start("--max-batch-size", "2")
-    slow = stream(server)
+    slow = stream(server, max_tokens=2000)
     next(iter(slow))
     for _ in range(5):
         server.openai().completions.create(model=MODEL, prompt="a", max_tokens=4)

@@ -12,7 +12,7 @@ fn serve(args: &[&str]) -> Server {
 }
 
 fn why_not(args: &[&str]) -> String {
-    refused(&mut octavo(&[&["serve", "--port", "0"], args].concat()))
+    refused(octavo(&[&["serve"], args].concat()).env("OCTAVO_PORT", "0"))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
         ("unknown.toml", "max-bach-size = 5\n", ["`max-bach-size`", "octavo serve --help"]),
         ("nested.toml", "[serve]\nport = 1\n", ["`serve`", "no option"]),
         ("itself.toml", "config = \"x\"\n", ["`config`", "no option"]),
-        ("value.toml", "port = \"many\"\n", ["--port", "many"]),
+        ("value.toml", "max-queue = \"many\"\n", ["--max-queue", "many"]),
         ("range.toml", "max-batch-size = 0\n", ["--max-batch-size", "1..=65536"]),
         ("switch.toml", "protect-all = 3\n", ["`protect-all`", "true or false"]),
         ("table.toml", "kv-memory = { gb = 3 }\n", ["`kv-memory`", "text, a number"]),
@@ -172,7 +172,7 @@ fn a_cache_that_cannot_work_is_refused_with_what_to_change() {
         (&["--batching", "sometimes"], "continuous, static"),
         (&["--num-pages", "0"], "at least one page"),
         (&["--kv-memory", "1KB"], "at least one page (65536 bytes)"),
-        (&["--kv-memory", "lots"], "512MB or 4GiB"),
+        (&["--kv-memory", "lots"], "use KB, MB, GB"),
         (&["--kv-memory", "1GB", "--num-pages", "3"], "cannot be used with"),
         (&["--num-pages", "5", "--max-model-len", "4096"], "lower the maximum length to 80 tokens"),
         (&["--kv-backend", "contiguous", "--kv-memory", "1MB"], "at least one page (16777216 bytes)"),
