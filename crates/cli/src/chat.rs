@@ -3,7 +3,7 @@
 use crate::engine_args::EngineArgs;
 use crate::generate::SamplingArgs;
 use anyhow::{Context, Result, bail};
-use octavo::{Event, FinishReason, Flow, Hub, Llm, Message, Outputs, Request};
+use octavo::{FinishReason, Hub, Llm, Message, Request};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -134,33 +134,7 @@ impl Chat<'_> {
             ..Request::new(prompt, self.command.max_tokens)
         };
         self.interrupted.store(false, Ordering::Relaxed);
-        let interrupted = Arc::clone(&self.interrupted);
-        let bar = crate::progress::bar("reading");
-        let mut out = std::io::stdout().lock();
-        let mut watch = |_: usize, event: &Event| {
-            let text = match event {
-                Event::Prefill { done, total, .. } => {
-                    bar.set_length(total.0.into());
-                    bar.set_position(done.0.into());
-                    if done == total {
-                        bar.finish_and_clear();
-                    }
-                    ""
-                }
-                Event::Token(token) => &token.text,
-                Event::Finished(end) => &end.text,
-                Event::PromptLogprobs(_) | Event::Done(_) | Event::Failed(_) => "",
-            };
-            let unread = write!(out, "{text}").and_then(|()| out.flush()).is_err();
-            if unread || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
-        };
-        let outputs = self.llm.engine().generate(vec![request], &mut watch)?.remove(0);
-        let Outputs { mut choices, failure, .. } = outputs;
-        let _ = writeln!(out);
-        if let Some(failure) = failure {
-            return Err(failure.into());
-        }
-        let answer = choices.remove(0);
+        let answer = crate::answer::run(&mut self.llm, request, false, &self.interrupted)?.output;
         if self.terminal && answer.finish == Some(FinishReason::Length) {
             eprintln!("(cut off after {} tokens)", answer.tokens.len());
         }

@@ -1,12 +1,12 @@
 //! `octavo generate`: one prompt, one answer, in the terminal.
 
+use crate::answer::Answer;
 use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
-use octavo::{Event, FinishReason, Flow, Hub, Llm, Message, Output, Outputs, Request, SamplingParams};
+use octavo::{FinishReason, Hub, Llm, Message, Output, Request, SamplingParams};
 use serde_json::json;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Continue a prompt, or answer it
@@ -106,8 +106,9 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
         stop_tokens: if command.ignore_eos { Vec::new() } else { llm.stop_tokens() },
         ..Request::new(prompt.clone(), command.max_tokens)
     };
-    let (output, mut timings) = answer(&mut llm, request, quiet)?;
-    timings.load = load;
+    let interrupted = crate::interrupt::flag()?;
+    let Answer { output, prefill, decode } = crate::answer::run(&mut llm, request, quiet, &interrupted)?;
+    let timings = Timings { load, prefill, decode };
     match &command.json {
         Some(path) => write_json(path, &llm, &prompt, &output, &timings),
         None => Ok(()),
@@ -138,45 +139,6 @@ impl Command {
         let messages: Vec<Message> = system.chain([Message::new("user", text)]).collect();
         Ok(llm.encode_chat(&messages)?)
     }
-}
-
-/// Runs the request and prints the text as it comes, unless `quiet`.
-fn answer(llm: &mut Llm, request: Request, quiet: bool) -> Result<(Output, Timings)> {
-    let interrupted = crate::interrupt::flag()?;
-    let bar = crate::progress::bar("reading the prompt");
-    let start = Instant::now();
-    let mut first = None;
-    let mut out = std::io::stdout().lock();
-    let mut watch = |_: usize, event: &Event| {
-        let text = match event {
-            Event::Prefill { done, total, .. } => {
-                bar.set_length(total.0.into());
-                bar.set_position(done.0.into());
-                if done == total {
-                    bar.finish_and_clear();
-                }
-                ""
-            }
-            Event::Token(token) => {
-                first.get_or_insert_with(|| start.elapsed());
-                &token.text
-            }
-            Event::Finished(end) => &end.text,
-            Event::PromptLogprobs(_) | Event::Done(_) | Event::Failed(_) => "",
-        };
-        let unread = !quiet && write!(out, "{text}").and_then(|()| out.flush()).is_err();
-        if unread || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
-    };
-    let Outputs { mut choices, failure, .. } = llm.engine().generate(vec![request], &mut watch)?.remove(0);
-    let prefill = first.unwrap_or_else(|| start.elapsed());
-    let decode = start.elapsed() - prefill;
-    if let Some(failure) = failure {
-        return Err(failure.into());
-    }
-    if !quiet {
-        let _ = writeln!(out);
-    }
-    Ok((choices.remove(0), Timings { load: Duration::ZERO, prefill, decode }))
 }
 
 fn write_json(

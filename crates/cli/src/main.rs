@@ -1,5 +1,6 @@
 //! The command `octavo`: reads the command line, runs one command, and says in words what went wrong.
 
+mod answer;
 mod bench;
 mod chat;
 mod engine_args;

@@ -29,13 +29,7 @@ impl Dtype {
 
     /// As the command line has it.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Fp8 => "fp8",
-            Self::Int8 => "int8",
-        }
+        KvDtype::from(self).name()
     }
 }
 
