@@ -92,8 +92,10 @@ fn check(cpu: &Cpu, heads: Heads, dtype: KvDtype, page_size: usize) {
             let got = &got[(span.first_row * heads.q + head) * heads.dim..][..heads.dim];
             for (got, want) in got.iter().zip(want) {
                 let off = (f64::from(*got) - want).abs();
+                // Eight bits are multiplied as integers, by queries and weights rounded to sixteen.
+                let most = if matches!(dtype, KvDtype::Fp8 | KvDtype::Int8) { 2e-4 } else { 5e-5 };
                 assert!(
-                    off < 5e-5,
+                    off < most,
                     "{got} instead of {want}: {len} tokens, head {head}, {heads:?}, {layout:?}"
                 );
             }
