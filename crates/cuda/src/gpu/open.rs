@@ -1,0 +1,116 @@
+//! From a machine of which nothing is known to a device that runs kernels.
+
+use super::compile::Compiler;
+use super::gemm::Gemm;
+use super::Gpu;
+use crate::backend::{Cuda, Options};
+use cudarc::driver::sys::CUdevice_attribute;
+use cudarc::driver::{CudaContext, DriverError};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// bf16 products and asynchronous copies came with 8.0.
+const OLDEST: (i32, i32) = (8, 0);
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "no NVIDIA driver: libcuda.so.1 cannot be loaded. Install the driver (nvidia-smi shows whether it works; in a \
+         container, pass --gpus all), or use --device cpu"
+    )]
+    NoDriver,
+    #[error("no CUDA device {ordinal}: the driver knows {count}. Choose one of them, or use --device cpu")]
+    NoDevice { ordinal: usize, count: usize },
+    #[error("{name} has compute capability {major}.{minor}; 8.0 or newer is needed. Use --device cpu")]
+    TooOld { name: String, major: i32, minor: i32 },
+    #[error(
+        "{library} cannot be loaded: install the CUDA {version} libraries (pip install {package}) and put their \
+         folder into LD_LIBRARY_PATH, or use --device cpu"
+    )]
+    NoLibrary { library: &'static str, version: &'static str, package: &'static str },
+    #[error("the driver answered: {0}. Is it older than CUDA 13.0 needs (driver 580)? Use --device cpu until it works")]
+    Driver(DriverError),
+    #[error("cuBLASLt answered: {0}")]
+    Blas(String),
+}
+
+impl From<DriverError> for OpenError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl Cuda {
+    /// Opens a device of this machine.
+    pub fn open(ordinal: usize, options: Options) -> Result<Self, OpenError> {
+        let deterministic = options.deterministic;
+        Ok(Self::on(Arc::new(Gpu::open(ordinal, options.cache)?), deterministic))
+    }
+}
+
+impl Gpu {
+    pub(super) fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Self, OpenError> {
+        check_libraries()?;
+        let count = CudaContext::device_count()? as usize;
+        if ordinal >= count {
+            return Err(OpenError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)?;
+        let name = context.name()?;
+        let (major, minor) = context.compute_capability()?;
+        if (major, minor) < OLDEST {
+            return Err(OpenError::TooOld { name, major, minor });
+        }
+        // SAFETY: there is one stream, and all memory is used in its order.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream()?;
+        let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let gemm = Gemm::new().map_err(|error| OpenError::Blas(error.to_string()))?;
+        Ok(Self {
+            context,
+            stream,
+            name: format!("{name} (cuda:{ordinal})"),
+            processors: processors as usize,
+            compiler: Compiler::new((major, minor), cache),
+            functions: Mutex::new(HashMap::new()),
+            gemm: Mutex::new(gemm),
+        })
+    }
+}
+
+/// cudarc panics where a library is missing, so that it is asked first.
+fn check_libraries() -> Result<(), OpenError> {
+    // SAFETY: loads libraries, whose initialisers are NVIDIA's.
+    let [driver, compiler, blas] = unsafe {
+        [
+            cudarc::driver::sys::is_culib_present(),
+            cudarc::nvrtc::sys::is_culib_present(),
+            cudarc::cublaslt::sys::is_culib_present(),
+        ]
+    };
+    let missing = |library, package| OpenError::NoLibrary { library, version: "13", package };
+    match (driver, compiler, blas) {
+        (false, ..) => Err(OpenError::NoDriver),
+        (_, false, _) => Err(missing("libnvrtc.so (the run-time compiler)", "nvidia-cuda-nvrtc")),
+        (.., false) => Err(missing("libcublasLt.so (matrix products)", "nvidia-cublas")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_driver_is_told_what_to_do() {
+        match Cuda::open(0, Options::default()) {
+            Err(error @ OpenError::NoDriver) => {
+                let message = error.to_string();
+                assert!(message.contains("Install the driver") && message.contains("--device cpu"), "{message}");
+            }
+            Err(other) => println!("{other}"),
+            Ok(cuda) => println!("there is a device: {cuda:?}"),
+        }
+    }
+}
