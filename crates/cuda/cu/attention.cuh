@@ -317,13 +317,14 @@ FN void merge_parts(const Args& a, const Item& item, u32 head, int columns) {
         const int column = at / HEAD_DIM, dim = at % HEAD_DIM;
         float largest = -INFINITE, sum = 0.f, weight = 0.f;
         const u64 first = ((u64)item.first_part * a.kv_heads + head) * COLUMNS + column, step = a.kv_heads * COLUMNS;
-        for (int part = 0; part < item.parts; part++) largest = fmaxf(largest, a.weights[2 * (first + part * step)]);
+        for (int part = 0; part < item.parts; part++)
+            largest = fmaxf(largest, load_fresh(a.weights + 2 * (first + part * step)));
 #pragma unroll 8
         for (int part = 0; part < item.parts; part++) {
             const u64 p = first + part * step;
-            const float factor = factor_of(a.weights[2 * p], largest);
-            weight = fmaf(factor, a.weights[2 * p + 1], weight);
-            sum = fmaf(factor, a.sums[p * HEAD_DIM + dim], sum);
+            const float factor = factor_of(load_fresh(a.weights + 2 * p), largest);
+            weight = fmaf(factor, load_fresh(a.weights + 2 * p + 1), weight);
+            sum = fmaf(factor, load_fresh(a.sums + p * HEAD_DIM + dim), sum);
         }
         write_out(a, item, head, column, dim, sum, weight);
     }

@@ -27,6 +27,9 @@ FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
 
+// What another block wrote before its fence: not from this processor's own cache.
+FN float load_fresh(const float* p) { return __ldcg(p); }
+
 FN float as_float(u32 x) { return __uint_as_float(x); }
 FN u32 as_bits(float x) { return __float_as_uint(x); }
 FN float exp2_fast(float x) {

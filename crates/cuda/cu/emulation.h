@@ -167,6 +167,8 @@ FN u32 shuffle(u32 x, int lane) { return from_lane(x, lane); }
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
 
+FN float load_fresh(const float* p) { return *p; }
+
 FN float as_float(u32 x) {
     float y;
     memcpy(&y, &x, 4);

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::memory::Memory;
 use octavo_backend::{BackendError, Half, PageLayout};
-use octavo_types::{PageId, Pages};
+use octavo_types::{KvDtype, PageId, Pages};
 use std::sync::Arc;
 
 /// The largest head that the attention kernel has registers for.
@@ -36,7 +36,7 @@ impl CudaArena {
         layout: PageLayout,
         pages: Pages,
     ) -> Result<Self, BackendError> {
-        check(&layout)?;
+        check(&layout, device.has_fp8())?;
         let bytes = layout.page_bytes() * pages.as_usize();
         let memory = Memory::new(device, bytes).map_err(|error| match error {
             BackendError::OutOfMemory(why) => BackendError::OutOfMemory(format!(
@@ -85,7 +85,7 @@ impl CudaArena {
 }
 
 /// What the kernels can do: rows of whole 16-byte units, at addresses that are multiples of that.
-fn check(layout: &PageLayout) -> Result<(), BackendError> {
+fn check(layout: &PageLayout, has_fp8: bool) -> Result<(), BackendError> {
     let refuse = |what: String, instead: &str| {
         Err(BackendError::Unsupported { what: format!("{what} on CUDA"), instead: instead.into() })
     };
@@ -93,9 +93,32 @@ fn check(layout: &PageLayout) -> Result<(), BackendError> {
         let what = format!("a head of {} dimensions", layout.head_dim);
         return refuse(what, "multiples of 16 up to 256 are; use --device cpu for this model");
     }
+    if layout.dtype == KvDtype::Fp8 && !has_fp8 {
+        let what = "an fp8 cache below compute capability 8.9".into();
+        return refuse(what, "int8 takes the same room, f16 twice as much");
+    }
     if !layout.page_bytes().is_multiple_of(16) {
         let what = format!("a page of {} bytes", layout.page_bytes());
         return refuse(what, "choose a page size that is a multiple of 16 tokens");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(head_dim: usize, page_size: usize, dtype: KvDtype) -> PageLayout {
+        PageLayout { layers: 1, kv_heads: 1, page_size, head_dim, dtype }
+    }
+
+    #[test]
+    fn what_the_kernels_cannot_do_is_refused_with_what_can_be_done_instead() {
+        let refused = |layout, has_fp8| check(&layout, has_fp8).unwrap_err().to_string();
+        assert!(refused(layout(72, 16, KvDtype::F16), true).contains("multiples of 16 up to 256"));
+        assert!(refused(layout(512, 16, KvDtype::F16), true).contains("--device cpu"));
+        assert!(refused(layout(16, 1, KvDtype::Int8), true).contains("a multiple of 16 tokens"));
+        assert!(refused(layout(128, 16, KvDtype::Fp8), false).contains("int8 takes the same room"));
+        assert!(check(&layout(128, 16, KvDtype::Fp8), true).is_ok());
+    }
 }

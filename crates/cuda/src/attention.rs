@@ -11,6 +11,10 @@ use crate::precision::Precision;
 use crate::values::{CudaBuf, CudaVector};
 use octavo_backend::{AttentionSpec, BackendError, NormSpec, Rows, Span, TableView};
 
+pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
+pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
+pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+
 #[repr(C)]
 struct AnglesArgs {
     positions: u64,
@@ -82,7 +86,7 @@ impl Cuda {
         };
         let grid = Grid::new(positions.len(), 1, threads_for(inv_freq.len(), 128));
         // SAFETY: a block a position, and the shape of the output was checked.
-        unsafe { launch(&*self.device, Kernel::new::<AnglesArgs>("angles"), grid, &args) }
+        unsafe { launch(&*self.device, ANGLES, grid, &args) }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the operands of `Backend::rotate_and_store`")]
@@ -118,7 +122,7 @@ impl Cuda {
             q_heads: heads.q as u32,
             kv_heads: heads.kv as u32,
         };
-        let kernel = Kernel::new::<RotateArgs>("rotate").with_head(arena.layout());
+        let kernel = ROTATE.with_head(arena.layout());
         let grid = Grid::new(qkv.rows(), (heads.q + 2 * heads.kv).div_ceil(4), 128);
         // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
         unsafe { launch(&*self.device, kernel, grid, &args) }
@@ -162,8 +166,7 @@ impl Cuda {
             unused: 0,
         };
         for one in &plan.launches {
-            let kernel =
-                Kernel::new::<AttentionArgs>("attention").with_head(layout).with_attention(one.options);
+            let kernel = ATTENTION.with_head(layout).with_attention(one.options);
             self.make_room(one, heads.kv, heads.dim, &mut args)?;
             let grid = Grid::new(one.count * heads.kv, 1, 32 * one.options.warps as u32);
             let grid = Grid { shared: one.shared as u32, ..grid };

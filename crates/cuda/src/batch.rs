@@ -30,9 +30,8 @@ impl Tables {
     }
 
     fn is(&self, page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> bool {
-        let same_range = |(range, table): (&(u32, usize), &TableView<'_>)| {
-            *range == (table.first, table.pages.len())
-        };
+        let same_range =
+            |(range, table): (&(u32, usize), &TableView<'_>)| *range == (table.first, table.pages.len());
         if (self.page_size, &self.spans[..], self.ranges.len()) != (page_size, spans, tables.len()) {
             return false;
         }

@@ -8,6 +8,12 @@ use crate::precision::Precision;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
+pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed");
+pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm");
+pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated");
+pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert");
+pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
+
 #[repr(C)]
 struct EmbedArgs {
     table: u64,
@@ -90,7 +96,7 @@ impl Cuda {
         };
         let grid = Grid::new(tokens.len(), 1, threads_for(table.cols, 256));
         // SAFETY: a block a token; the ids were checked against the table, the output's shape against both.
-        unsafe { launch(&*self.device, Kernel::new::<EmbedArgs>("embed"), grid, &args) }
+        unsafe { launch(&*self.device, EMBED, grid, &args) }
     }
 
     /// `delta` is added to `x` first, normed by `before` where that is given.
@@ -105,7 +111,10 @@ impl Cuda {
         assert_eq!(x.shape(), out.shape(), "shapes of a norm");
         assert!(delta.is_none_or(|delta| delta.shape() == x.shape()), "shapes of a sum");
         let specs = [Some(norm), before];
-        assert!(specs.into_iter().flatten().all(|n| n.weight.len == x.cols()), "columns and weights of a norm");
+        assert!(
+            specs.into_iter().flatten().all(|n| n.weight.len == x.cols()),
+            "columns and weights of a norm"
+        );
         let args = NormArgs {
             x: x.address(),
             delta: delta.map_or(0, CudaBuf::address),
@@ -121,7 +130,7 @@ impl Cuda {
         };
         let grid = Grid::new(x.rows(), 1, threads_for(x.cols(), 1024));
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
-        unsafe { launch(&*self.device, Kernel::new::<NormArgs>("norm"), grid, &args) }
+        unsafe { launch(&*self.device, NORM, grid, &args) }
     }
 
     pub(crate) fn run_gated(
@@ -143,9 +152,7 @@ impl Cuda {
         };
         let blocks = (out.rows() * out.cols()).div_ceil(256).min(16 * self.device.processors());
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe {
-            launch(&*self.device, Kernel::new::<GatedArgs>("gated"), Grid::new(blocks, 1, 256), &args)
-        }
+        unsafe { launch(&*self.device, GATED, Grid::new(blocks, 1, 256), &args) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
@@ -178,7 +185,7 @@ impl Cuda {
         };
         let grid = Grid::new(count, 1, threads_for(x.cols(), 256));
         // SAFETY: a block a row; the caller's promise.
-        unsafe { launch(&*self.device, Kernel::new::<ConvertArgs>("convert"), grid, &args) }
+        unsafe { launch(&*self.device, CONVERT, grid, &args) }
     }
 
     pub(crate) fn run_linear(
@@ -226,7 +233,7 @@ impl Cuda {
         };
         let grid = Grid::new(p.outputs.div_ceil(4), p.rows, 128);
         // SAFETY: the caller's promise; a warp an output, those beyond the last do nothing.
-        unsafe { launch(&*self.device, Kernel::new::<LinearArgs>("linear"), grid, &args) }
+        unsafe { launch(&*self.device, LINEAR, grid, &args) }
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) trait Device: Send + Sync {
     fn name(&self) -> String;
     /// Multiprocessors.
     fn processors(&self) -> usize;
+    /// Whether it converts E4M3.
+    fn has_fp8(&self) -> bool;
     /// Memory whose contents are undefined.
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError>;
     /// # Safety

@@ -71,6 +71,10 @@ impl Device for Emulated {
         4
     }
 
+    fn has_fp8(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {
         let layout = Layout::from_size_align(bytes, 256).unwrap();
         // SAFETY: `Memory` asks for at least one byte.
@@ -130,9 +134,23 @@ mod same_bits_whatever_the_batch {
 
 mod fast {
     use super::{Tolerance, emulated};
+    use crate::plan::Tuning;
+    use octavo_backend::conformance;
+
+    /// Long sequences would take long to emulate: short ones in parts of one tile or two merge as many.
+    #[test]
+    fn parts_of_a_sequence_merge_into_what_it_is_in_one() {
+        let cuda = emulated(false);
+        cuda.tuning.set(Tuning { part_tiles: 1, ..Tuning::default() });
+        conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
+        let cuda = emulated(true);
+        cuda.tuning.set(Tuning { part_tiles: 2, ..Tuning::default() });
+        conformance::one_chunk_equals_many(&cuda, Tolerance::BF16);
+        conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
+    }
 
     #[test]
     fn attention_matches_the_reference() {
-        octavo_backend::conformance::attention_matches_the_reference(&emulated(false), Tolerance::BF16);
+        conformance::attention_matches_the_reference(&emulated(false), Tolerance::BF16);
     }
 }

@@ -21,11 +21,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Shared memory that any kernel may have without asking.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
+/// Conversions of E4M3 came with 8.9.
+const FIRST_WITH_FP8: (i32, i32) = (8, 9);
+
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
     processors: usize,
+    capability: (i32, i32),
     compiler: Compiler,
     functions: Mutex<HashMap<Kernel, Function>>,
     gemm: Mutex<Gemm>,
@@ -47,7 +51,8 @@ impl Gpu {
         let name = CString::new(kernel.entry()).expect("a name without zeros");
         // SAFETY: a whole image for this device, as the compiler gave it; the module lives as long as the process.
         let function = unsafe {
-            let module = result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
+            let module =
+                result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
             result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))?
         };
         if shared > SHARED_WITHOUT_ASKING {
@@ -80,6 +85,10 @@ impl Device for Gpu {
 
     fn processors(&self) -> usize {
         self.processors
+    }
+
+    fn has_fp8(&self) -> bool {
+        self.capability >= FIRST_WITH_FP8
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {

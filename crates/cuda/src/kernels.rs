@@ -121,8 +121,7 @@ mod tests {
 
     #[test]
     fn a_text_has_its_options_first_and_every_include_once() {
-        let layout =
-            PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim: 64, dtype: KvDtype::Int8 };
+        let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim: 64, dtype: KvDtype::Int8 };
         let text = Kernel::new::<[u64; 3]>("rotate").with_head(&layout).text();
         assert!(text.starts_with("#define ARGS_BYTES 24\n#define HEAD_DIM 64\n#define KV 4\n"), "{text}");
         assert!(!text.contains("#include"), "{text}");

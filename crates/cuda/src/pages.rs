@@ -10,6 +10,10 @@ use octavo_types::{PageId, SlotId};
 use std::collections::HashMap;
 use std::ops::Range;
 
+pub(crate) const COPY: Kernel = Kernel::new::<CopyArgs>("copy");
+pub(crate) const ZERO: Kernel = Kernel::new::<ZeroArgs>("zero");
+pub(crate) const ROWS: Kernel = Kernel::new::<RowsArgs>("rows");
+
 #[repr(C)]
 struct CopyArgs {
     arena: u64,
@@ -82,7 +86,7 @@ impl Cuda {
         };
         let grid = Grid::new(copies.len(), planes, 128);
         // SAFETY: pages and slots were checked by the caller; a block a plane of a copy, none reads what another writes.
-        unsafe { launch(&*self.device, Kernel::new::<CopyArgs>("copy"), grid, &args) }
+        unsafe { launch(&*self.device, COPY, grid, &args) }
     }
 
     pub(crate) fn run_zero(&self, arena: &mut CudaArena, pages: &[PageId]) -> Result<(), BackendError> {
@@ -99,7 +103,7 @@ impl Cuda {
         };
         let grid = Grid::new(pages.len(), parts, 256);
         // SAFETY: the pages were checked, and the kernel stays within them.
-        unsafe { launch(&*self.device, Kernel::new::<ZeroArgs>("zero"), grid, &args) }
+        unsafe { launch(&*self.device, ZERO, grid, &args) }
     }
 
     pub(crate) fn run_gather(
@@ -171,7 +175,7 @@ impl Cuda {
         };
         let grid = Grid::new(slots.len(), 1, 128);
         // SAFETY: a block a slot; pages, layer (by `place`) and the packed buffer's size were checked.
-        unsafe { launch(&*self.device, Kernel::new::<RowsArgs>("rows"), grid, &args) }
+        unsafe { launch(&*self.device, ROWS, grid, &args) }
     }
 }
 
@@ -182,7 +186,8 @@ fn independent(copies: &[(PageId, PageId, usize)]) -> usize {
     copies
         .iter()
         .take_while(|(from, to, _)| {
-            let free = !written.contains(&from) && !written.contains(&to) && !read.contains(&to) && from != to;
+            let free =
+                !written.contains(&from) && !written.contains(&to) && !read.contains(&to) && from != to;
             let first = written.is_empty();
             read.push(from);
             written.push(to);

@@ -69,7 +69,7 @@ impl PlanKey {
 
     fn options(&self, blocks: usize, small_pages: bool) -> AttentionOptions {
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
-        let warps = or(self.tuning.warps, 4);
+        let warps = or(self.tuning.warps, if 8 * self.stage_bytes() < SHARED - 1024 { 4 } else { 2 });
         let most = (SHARED - 1024) / self.stage_bytes() / warps;
         let usual = if blocks > 2 { most.min(3) } else { (most / 2).clamp(2, 6).min(most) };
         let stages = or(self.tuning.stages, usual).clamp(2, most.max(2));
@@ -186,7 +186,8 @@ fn work_of(key: &PlanKey, tables: &Tables, most: usize, decoding: bool) -> Vec<W
 fn items(key: &PlanKey, work: &[Work], decoding: bool, room: usize) -> Vec<Item> {
     let total: usize = work.iter().map(|w| (w.tiles[1] - w.tiles[0]) as usize).sum::<usize>() * key.kv_heads;
     let part = match (key.deterministic, decoding, key.tuning.part_tiles) {
-        (true, ..) => FIXED_PART,
+        (true, _, 0) => FIXED_PART,
+        (true, _, tiles) => tiles,
         (false, false, _) => u32::MAX,
         (false, true, 0) => part_tiles(total, work.len() * key.kv_heads, room),
         (false, true, tiles) => tiles,
@@ -243,7 +244,9 @@ mod tests {
 
     #[test]
     fn ranges_cover_the_tiles_once_and_in_order() {
-        for (from, to, part, fixed) in [(0, 1, 32, true), (5, 100, 32, true), (0, 256, 16, false), (3, 50, 7, false)] {
+        for (from, to, part, fixed) in
+            [(0, 1, 32, true), (5, 100, 32, true), (0, 256, 16, false), (3, 50, 7, false)]
+        {
             let ranges = ranges([from, to], part, fixed);
             assert_eq!((ranges[0][0], ranges[ranges.len() - 1][1]), (from, to));
             assert!(ranges.windows(2).all(|pair| pair[0][1] == pair[1][0]), "{ranges:?}");

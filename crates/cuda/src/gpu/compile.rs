@@ -61,8 +61,7 @@ fn keep(path: &Path, image: &[u8]) {
 /// Sums are fused where the text says so and nowhere else: all instances of a kernel round alike.
 fn translate(text: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let source = CString::new(text).expect("a text without zeros");
-    let options =
-        [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
+    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
     let program = result::create_program(&source, None).map_err(|error| error.to_string())?;
     // SAFETY: `program` was created above and is destroyed once, below.
     let compiled = unsafe { result::compile_program(program, &options) };
@@ -91,4 +90,38 @@ fn log_of(program: sys::nvrtcProgram) -> String {
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
     let bytes: Vec<u8> = log.iter().map(|&c| c as u8).collect();
     CStr::from_bytes_until_nul(&bytes).map(|log| log.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::{ANGLES, ATTENTION, ROTATE};
+    use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM};
+    use crate::gpu::bench::{FILL, READ};
+    use crate::kernels::AttentionOptions;
+    use crate::pages::{COPY, ROWS, ZERO};
+    use octavo_backend::PageLayout;
+    use octavo_types::KvDtype;
+
+    /// Needs no GPU: `pip install nvidia-cuda-nvrtc==13.0.88` and LD_LIBRARY_PATH are enough.
+    #[test]
+    fn every_text_compiles_where_the_compiler_is_installed() {
+        // SAFETY: loads a library of NVIDIA's.
+        if !unsafe { sys::is_culib_present() } {
+            println!("not run: libnvrtc.so cannot be loaded");
+            return;
+        }
+        let compiler = Compiler::new((9, 0), None);
+        let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
+        let plain = [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO];
+        plain.into_iter().for_each(compiles);
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
+            for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
+                let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
+                let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
+                compiles(ROTATE.with_head(&layout));
+                compiles(ATTENTION.with_head(&layout).with_attention(options));
+            }
+        }
+    }
 }

@@ -157,7 +157,12 @@ impl Descriptors {
             product,
             w: result::create_matrix_layout(input, cols, outputs, cols as i64)?,
             x: result::create_matrix_layout(input, cols, rows as u64, cols as i64)?,
-            out: result::create_matrix_layout(cudaDataType::CUDA_R_32F, outputs, rows as u64, outputs as i64)?,
+            out: result::create_matrix_layout(
+                cudaDataType::CUDA_R_32F,
+                outputs,
+                rows as u64,
+                outputs as i64,
+            )?,
         })
     }
 }

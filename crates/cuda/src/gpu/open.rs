@@ -1,11 +1,11 @@
 //! From a machine of which nothing is known to a device that runs kernels.
 
+use super::Gpu;
 use super::compile::Compiler;
 use super::gemm::Gemm;
-use super::Gpu;
 use crate::backend::{Cuda, Options};
-use cudarc::driver::sys::CUdevice_attribute;
-use cudarc::driver::{CudaContext, DriverError};
+use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute};
+use cudarc::driver::{CudaContext, DriverError, result};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,9 @@ pub enum OpenError {
          folder into LD_LIBRARY_PATH, or use --device cpu"
     )]
     NoLibrary { library: &'static str, version: &'static str, package: &'static str },
-    #[error("the driver answered: {0}. Is it older than CUDA 13.0 needs (driver 580)? Use --device cpu until it works")]
+    #[error(
+        "the driver answered: {0}. Is it older than CUDA 13.0 needs (driver 580)? Use --device cpu until it works"
+    )]
     Driver(DriverError),
     #[error("cuBLASLt answered: {0}")]
     Blas(String),
@@ -64,6 +66,7 @@ impl Gpu {
         }
         // SAFETY: there is one stream, and all memory is used in its order.
         unsafe { context.disable_event_tracking() };
+        keep_freed_memory(&context)?;
         let stream = context.new_stream()?;
         let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let gemm = Gemm::new().map_err(|error| OpenError::Blas(error.to_string()))?;
@@ -72,10 +75,22 @@ impl Gpu {
             stream,
             name: format!("{name} (cuda:{ordinal})"),
             processors: processors as usize,
+            capability: (major, minor),
             compiler: Compiler::new((major, minor), cache),
             functions: Mutex::new(HashMap::new()),
             gemm: Mutex::new(gemm),
         })
+    }
+}
+
+/// What is freed stays with the process for the next allocation, instead of going back to the driver.
+fn keep_freed_memory(context: &CudaContext) -> Result<(), DriverError> {
+    let threshold = u64::MAX;
+    let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device's own pool, and an attribute of eight bytes.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        result::mem_pool::set_attribute(pool, attribute, (&raw const threshold).cast_mut().cast())
     }
 }
 
@@ -107,7 +122,10 @@ mod tests {
         match Cuda::open(0, Options::default()) {
             Err(error @ OpenError::NoDriver) => {
                 let message = error.to_string();
-                assert!(message.contains("Install the driver") && message.contains("--device cpu"), "{message}");
+                assert!(
+                    message.contains("Install the driver") && message.contains("--device cpu"),
+                    "{message}"
+                );
             }
             Err(other) => println!("{other}"),
             Ok(cuda) => println!("there is a device: {cuda:?}"),
