@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod fixtures;
+mod python;
 mod requirements;
 mod runner;
 mod steps;

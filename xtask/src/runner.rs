@@ -1,8 +1,8 @@
 //! Runs steps one after the other and says how each went.
 
-use crate::requirements;
 use crate::steps::{Action, Cargo, Step};
 use crate::workspace::Workspace;
+use crate::{python, requirements};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -39,6 +39,11 @@ fn run_step(step: &Step, workspace: &Workspace) -> Result<()> {
         Action::Cargo(commands) => commands.iter().try_for_each(|command| run_cargo(command, workspace)),
         Action::Requirements => {
             requirements::run(workspace).context("to run it alone: cargo xtask requirements")
+        }
+        Action::Python => {
+            // A test of yesterday's binary would tell nothing.
+            run_cargo(&python::build(), workspace)?;
+            python::run(workspace)
         }
     }
 }

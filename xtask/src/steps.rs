@@ -1,5 +1,6 @@
 //! What `cargo xtask test` does, in order.
 
+use crate::python;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use std::fmt;
@@ -19,6 +20,8 @@ pub(crate) enum Action {
     Cargo(Vec<Cargo>),
     /// `cargo xtask requirements`, without another process.
     Requirements,
+    /// The tests in Python, on the release binary.
+    Python,
 }
 
 /// One call of cargo, as a person could type it.
@@ -53,7 +56,7 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
             about: "every requirement has a row, every test named there exists",
             action: Action::Requirements,
         },
-        step("build", "the release binary", vec![Cargo::new("build --release --package octavo-cli")]),
+        step("build", "the release binary", vec![python::build()]),
         step(
             "smoke",
             "the release binary starts, and the built-in model answers",
@@ -65,6 +68,11 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
                 ),
             ],
         ),
+        Step {
+            name: "python",
+            about: "the release binary serves the official openai client",
+            action: Action::Python,
+        },
     ]
 }
 
@@ -151,6 +159,7 @@ impl fmt::Display for Step {
                 commands.iter().try_for_each(|command| write!(f, "\n{:13} {command}", ""))
             }
             Action::Requirements => write!(f, "\n{:13} cargo xtask requirements", ""),
+            Action::Python => write!(f, "\n{:13} cargo xtask test --only python", ""),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Command {
 
 /// What is not given is as the model's makers would have it.
 #[derive(Debug, clap::Args)]
-struct SamplingArgs {
+pub(crate) struct SamplingArgs {
     /// 0 takes the likeliest token every time
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
@@ -72,7 +72,7 @@ struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    fn over(&self, base: SamplingParams) -> SamplingParams {
+    pub(crate) fn over(&self, base: SamplingParams) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k: self.top_k.unwrap_or(base.top_k),

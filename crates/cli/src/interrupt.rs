@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// True once Ctrl-C was pressed. A second one ends the program at once.
+/// True once Ctrl-C was pressed. Pressed again before it was made false, the program ends at once.
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let pressed = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&pressed);

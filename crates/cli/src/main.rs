@@ -1,16 +1,24 @@
 //! The command `octavo`: reads the command line, runs one command, and says in words what went wrong.
 
 mod bench;
+mod chat;
+mod engine_args;
 mod generate;
 mod interrupt;
+mod log;
 mod model_args;
 mod plan;
 mod progress;
 mod quality;
 mod report;
+mod serve;
+mod settings;
 
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use octavo::Hub;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// An LLM inference engine built around a paged KV cache.
@@ -23,22 +31,30 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(Box<serve::Command>),
+    Chat(Box<chat::Command>),
     Generate(generate::Command),
     Plan(plan::Command),
     Quality(quality::Command),
     Bench(bench::Command),
 }
 
+/// Commands whose options may come from the environment and a file.
+const LAYERED: [&str; 2] = ["serve", "chat"];
+
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
-    // The environment is read here and nowhere else.
-    let hub = Hub::from_vars(|name| std::env::var_os(name));
-    let result = match command {
-        Command::Generate(command) => generate::run(&command, &hub),
-        Command::Plan(command) => plan::run(&command, &hub),
-        Command::Quality(command) => quality::run(&command, &hub),
-        Command::Bench(command) => bench::run(&command),
-    };
+    let result = command(std::env::args_os().collect()).and_then(|command| {
+        // The environment is read here and nowhere else.
+        let hub = Hub::from_vars(|name| std::env::var_os(name));
+        match command {
+            Command::Serve(command) => serve::run(&command, &hub),
+            Command::Chat(command) => chat::run(&command, &hub),
+            Command::Generate(command) => generate::run(&command, &hub),
+            Command::Plan(command) => plan::run(&command, &hub),
+            Command::Quality(command) => quality::run(&command, &hub),
+            Command::Bench(command) => bench::run(&command),
+        }
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -46,4 +62,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, with what a configuration file adds to it.
+fn command(mut argv: Vec<OsString>) -> Result<Command> {
+    let parser = settings::with_environment(Cli::command(), &LAYERED, &argv);
+    let matches = parser.clone().get_matches_from(&argv);
+    if let Some((name, given)) = matches.subcommand().filter(|(name, _)| LAYERED.contains(name))
+        && let Some(path) = given.get_one::<PathBuf>("config")
+    {
+        let layered = parser.find_subcommand(name).expect("it was given");
+        argv.extend(settings::from_file(path, layered, given)?);
+    }
+    let matches = parser.get_matches_from(argv);
+    Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command)
 }

@@ -86,7 +86,7 @@ pub(crate) struct ModelArgs {
     /// Memory for keys and values, such as 512MB or 4GB [default: enough for the full length]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "num_pages")]
     kv_memory: Option<u64>,
-    /// The same as a number of pages
+    /// The same as a number of pages; the contiguous back end ignores it
     #[arg(long, value_name = "N")]
     num_pages: Option<u32>,
     /// The most tokens a sequence may have [default: what the model was made for]
@@ -130,7 +130,12 @@ impl ModelArgs {
 
     /// Loads the model, with a bar where it takes a while and somebody is looking.
     pub(crate) fn load(&self, hub: &Hub) -> Result<Llm> {
-        let options = self.options(source(self.model.as_deref(), hub, Files::All)?)?;
+        self.load_with(hub, |options| options)
+    }
+
+    /// The same with options that `change` has changed.
+    pub(crate) fn load_with(&self, hub: &Hub, change: impl FnOnce(Options) -> Options) -> Result<Llm> {
+        let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?)?);
         let bar = crate::progress::bar("loading");
         let llm = Llm::load(&options, &mut |at| {
             bar.set_length(at.bytes_total);

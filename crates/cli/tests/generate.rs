@@ -121,7 +121,8 @@ fn what_cannot_work_is_refused_with_what_to_do() {
 
 #[test]
 fn a_pool_smaller_than_the_model_bounds_the_text_and_says_so() {
-    let output = octavo(&["generate", "fn main() {", "--num-pages", "1", "--ignore-eos", "-n", "200", "--json", "-"]);
+    let output =
+        octavo(&["generate", "fn main() {", "--num-pages", "1", "--ignore-eos", "-n", "200", "--json", "-"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && error.contains("16 tokens"), "{error}");
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -10,6 +10,19 @@ use crate::task::{Running, Task};
 use octavo_kv::{Claim, Hit, Prompt, Reuse};
 use octavo_types::{Pages, SeqId, Tokens};
 
+/// The first in the queue, and why it was not admitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocked {
+    id: RequestId,
+    /// Pages that could be had then.
+    room: Pages,
+    /// Steps there had been.
+    step: u64,
+}
+
+/// Steps after which the first in the queue is looked at even if there is no more room than before.
+const LOOK_AGAIN: u64 = 16;
+
 impl Engine {
     /// In the order of the queue, as long as the batch, the chunk and the pages have room. Each is put into the step
     /// before the next is looked at, so that the next can share what this one is about to compute.
@@ -30,9 +43,11 @@ impl Engine {
         if after > self.config.max_batch as usize {
             return false;
         }
-        // It found too little the last time; nothing has changed unless there is more now.
         match self.blocked_with {
-            Some((id, had)) if id == first.task.id() && !self.running.is_empty() => self.room() > had,
+            Some(blocked) if blocked.id == first.task.id() && !self.running.is_empty() => {
+                // There is more now, or others may have computed what it needs by now.
+                self.room() > blocked.room || self.metrics.steps.get() >= blocked.step + LOOK_AGAIN
+            }
             _ => true,
         }
     }
@@ -59,10 +74,15 @@ impl Engine {
         let fits = self.fits(seq, &task, len);
         self.running.insert(at, Running::new(task, seq));
         if !(fits && self.first_chunk(at, id, budget, events)) {
+            if self.running.len() == 1 && self.running[0].seq == seq {
+                // Nobody else is in its way: whether it can run at all is for the last resort to say.
+                self.note_admission(seq, hit);
+                return false;
+            }
             if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
                 self.send_back(at, place);
             }
-            self.blocked_with = Some((id, before));
+            self.blocked_with = Some(Blocked { id, room: before, step: self.metrics.steps.get() });
             return false;
         }
         drop(place);
@@ -103,7 +123,8 @@ impl Engine {
     fn most_pages(&self, seq: SeqId, task: &Task) -> Pages {
         let known = self.cache.sequence(seq).expect("running").prompt().len();
         let left = task.shared.request.max_tokens.saturating_sub(task.generated);
-        let end = known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
+        let end =
+            known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
         let groups = self.cache.settings().windows.len() as u32;
         let forks = task.forks_to_come();
         let each = (self.pages_for(end) + Pages(groups)).saturating_sub(self.pages_for(known));
@@ -111,13 +132,7 @@ impl Engine {
     }
 
     /// Puts the beginning into the step; `false` if there was no room for it.
-    fn first_chunk(
-        &mut self,
-        at: usize,
-        id: RequestId,
-        budget: &mut Tokens,
-        events: &mut Events,
-    ) -> bool {
+    fn first_chunk(&mut self, at: usize, id: RequestId, budget: &mut Tokens, events: &mut Events) -> bool {
         let seq = self.running[at].seq;
         self.plan_chunk(at, budget, Others::Stay, events);
         match self.running.iter().find(|running| running.seq == seq) {

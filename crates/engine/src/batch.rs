@@ -39,7 +39,11 @@ impl Batch {
         self.spans.clear();
         self.wanted.clear();
         self.logits.clear();
+        self.pages.clear();
         let step = cache.step();
+        self.groups = cache.settings().windows.len();
+        self.tables.clear();
+        self.tables.resize(self.groups * step.spans().len(), (0, 0..0));
         for (index, planned) in step.spans().iter().enumerate() {
             let sequence = cache.sequence(planned.seq).expect("a sequence in a step exists");
             let positions = planned.positions.start.as_usize()..planned.positions.end.as_usize();
@@ -47,33 +51,27 @@ impl Batch {
             self.tokens.extend_from_slice(&sequence.tokens()[positions]);
             let rows = self.tokens.len() - first_row;
             self.spans.push(Span { first_row, rows, start: planned.positions.start.0 });
-            let last = (first_row + rows) as u32;
-            let first_wanted = self.wanted.len();
-            match wanted(index) {
-                Wanted::Nothing => {}
-                Wanted::Last => self.wanted.push(last - 1),
-                Wanted::All => self.wanted.extend(first_row as u32..last),
+            self.want(wanted(index), first_row..first_row + rows);
+            for (group, table) in sequence.tables().iter().enumerate() {
+                let start = self.pages.len();
+                table.page_runs().iter().for_each(|run| self.pages.extend_from_slice(run));
+                let at = group * step.spans().len() + index;
+                self.tables[at] = (table.first().0, start..self.pages.len());
             }
-            self.logits.push(first_wanted..self.wanted.len());
         }
         self.copies.clear();
         self.copies.extend(step.copies().iter().map(|copy| (copy.from, copy.to, copy.slots.as_usize())));
-        self.fill_tables(cache);
     }
 
-    fn fill_tables(&mut self, cache: &KvCache) {
-        self.tables.clear();
-        self.pages.clear();
-        self.groups = cache.settings().windows.len();
-        for group in 0..self.groups {
-            for planned in cache.step().spans() {
-                let table =
-                    &cache.sequence(planned.seq).expect("a sequence in a step exists").tables()[group];
-                let start = self.pages.len();
-                table.page_runs().iter().for_each(|run| self.pages.extend_from_slice(run));
-                self.tables.push((table.first().0, start..self.pages.len()));
-            }
+    /// Notes which rows of the next span logits are wanted of.
+    fn want(&mut self, wanted: Wanted, rows: Range<usize>) {
+        let first = self.wanted.len();
+        match wanted {
+            Wanted::Nothing => {}
+            Wanted::Last => self.wanted.push(rows.end as u32 - 1),
+            Wanted::All => self.wanted.extend(rows.start as u32..rows.end as u32),
         }
+        self.logits.push(first..self.wanted.len());
     }
 
     pub fn rows(&self) -> Rows<'_> {

@@ -9,7 +9,7 @@ pub enum Batching {
     /// Whenever there is room.
     #[default]
     Continuous,
-    /// When every request of the batch before has ended.
+    /// When every request of the batch before has ended; then as many as fit, while their prompts are read.
     Static,
 }
 
@@ -85,7 +85,9 @@ pub enum ConfigError {
     NoBatch,
     #[error("no prompt and its next token fit {0}: choose a maximum length of at least 2 tokens")]
     NoLength(Tokens),
-    #[error("chunks cannot have at least {least} and at most {most}: the first must be 1 or more and not above the second")]
+    #[error(
+        "chunks cannot have at least {least} and at most {most}: the first must be 1 or more and not above the second"
+    )]
     Chunk { least: Tokens, most: Tokens },
     #[error("new prompts cannot take {0} of the free pages: choose a share above 0 and at most 1")]
     PromptShare(f32),

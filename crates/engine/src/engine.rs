@@ -9,6 +9,7 @@
 //! Nothing here reads a clock or starts a thread but to time the parts of a step: whoever drives the engine says what
 //! time it is.
 
+use crate::admit::Blocked;
 use crate::batch::{Batch, Wanted};
 use crate::config::{ConfigError, EngineConfig};
 use crate::event::Event;
@@ -23,7 +24,7 @@ use crate::runner::{Logits, Runner};
 use crate::task::{Running, Task};
 use octavo_kv::{KvCache, Settings};
 use octavo_text::Tokenizer;
-use octavo_types::{Pages, SeqId, Timestamp, Tokens};
+use octavo_types::{SeqId, Timestamp, Tokens};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,8 +56,10 @@ pub struct Engine {
     /// Tokens chosen in this step, for sequences that go on.
     pub(crate) chosen: Vec<(SeqId, u32)>,
     pub(crate) pace: Pace,
-    /// What could be had when the first in the queue last found too little.
-    pub(crate) blocked_with: Option<(RequestId, Pages)>,
+    /// Why the first in the queue was not admitted when it was last looked at.
+    pub(crate) blocked_with: Option<Blocked>,
+    /// Whether a static batch takes no more.
+    pub(crate) batch_closed: bool,
     pub(crate) now: Timestamp,
     pub(crate) last_audit: Option<AuditReport>,
     pub(crate) steps_at_audit: u64,
@@ -114,6 +117,7 @@ impl Engine {
             chosen: Vec::new(),
             pace: Pace::default(),
             blocked_with: None,
+            batch_closed: false,
             now: Timestamp::default(),
             last_audit: None,
             steps_at_audit: 0,
@@ -138,7 +142,12 @@ impl Engine {
         self.runner.device()
     }
 
-    /// Queues a request. Its events come out of the steps that follow.
+    /// Says what time it is. Time never goes back: an earlier one is ignored.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    /// Queues a request, which arrives at the time last told. Its events come out of the steps that follow.
     pub fn submit(&mut self, accepted: Accepted) {
         let arrival = self.now;
         let EngineConfig { aging, time_limit, .. } = self.config;
@@ -166,7 +175,7 @@ impl Engine {
     /// One step. What happened is added to `events`.
     pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepReport {
         let began = Instant::now();
-        self.now = self.now.max(now);
+        self.tick(now);
         self.plan(events);
         let mut report = StepReport::default();
         if !self.cache.step().is_empty() {
@@ -232,6 +241,7 @@ impl Engine {
         let mut waiting: Vec<RequestId> = waiting.collect();
         waiting.dedup();
         self.metrics.requests_waiting.set(waiting.len() as u64);
+        self.metrics.note_pages(&self.cache.take_page_times());
         self.metrics.set_cache(self.cache.snapshot());
     }
 }

@@ -7,7 +7,11 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// So much of its prompt has been read; `cached` of it was found in the cache.
-    Prefill { done: Tokens, total: Tokens, cached: Tokens },
+    Prefill {
+        done: Tokens,
+        total: Tokens,
+        cached: Tokens,
+    },
     /// One entry a token of the prompt; the first has none.
     PromptLogprobs(Vec<Option<TokenLogprobs>>),
     Token(NewToken),

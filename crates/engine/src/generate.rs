@@ -78,17 +78,21 @@ impl Engine {
         requests: Vec<Request>,
         watch: &mut dyn FnMut(usize, &Event) -> Flow,
     ) -> Result<Vec<Outputs>, SubmitError> {
-        let accepted: Result<Vec<_>, SubmitError> =
-            requests.into_iter().map(|request| self.intake.accept(request)).collect();
+        requests.iter().try_for_each(|request| self.intake.check(request))?;
+        let mut outputs = vec![Outputs::default(); requests.len()];
         let mut index: HashMap<RequestId, usize> = HashMap::new();
-        for accepted in accepted? {
-            index.insert(accepted.id(), index.len());
-            self.submit(accepted);
-        }
-        let mut outputs = vec![Outputs::default(); index.len()];
+        let mut to_come = requests.into_iter().enumerate().peekable();
         let (started, before) = (Instant::now(), self.now);
         let mut events = Events::new();
-        while self.has_work() {
+        while self.has_work() || to_come.peek().is_some() {
+            // More than may wait are held back here.
+            while self.intake.has_place()
+                && let Some((at, request)) = to_come.next()
+            {
+                let accepted = self.intake.accept(request)?;
+                index.insert(accepted.id(), at);
+                self.submit(accepted);
+            }
             let passed = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.step(Timestamp(before.0.saturating_add(passed)), &mut events);
             for (id, event) in events.drain(..) {

@@ -17,8 +17,8 @@ pub(crate) struct Group {
     pub(crate) usage: Usage,
     /// Events of each choice, where the best are chosen at the end.
     held: Vec<Vec<Event>>,
-    /// Mean logprob of each choice that ended.
-    scores: Vec<f64>,
+    /// Mean logprob of each choice that has ended.
+    scores: Vec<Option<f64>>,
 }
 
 impl Group {
@@ -35,7 +35,7 @@ impl Group {
             first_token: None,
             usage: Usage { prompt_tokens: task.shared.prompt_len, ..Usage::default() },
             held: if chosen_late { vec![Vec::new(); best_of as usize] } else { Vec::new() },
-            scores: vec![f64::NEG_INFINITY; best_of as usize],
+            scores: vec![None; best_of as usize],
         }
     }
 
@@ -68,20 +68,22 @@ impl Group {
 
     /// A choice has ended. Whether it was the last.
     pub(crate) fn ends(&mut self, task: &Task) -> bool {
-        self.scores[task.choice as usize] = task.logprob / f64::from(task.generated.max(1));
+        self.scores[task.choice as usize] = Some(task.logprob / f64::from(task.generated.max(1)));
         self.open -= 1;
         self.open == 0
     }
 
-    /// Choices that were to be returned and have not ended.
+    /// Choices whose end has not been told. Where the best are chosen at the end, that is all of them.
     pub(crate) fn open_choices(&self) -> Vec<u32> {
-        (0..self.choices).filter(|choice| self.scores[*choice as usize] == f64::NEG_INFINITY).collect()
+        let untold = |choice: &u32| !self.held.is_empty() || self.scores[*choice as usize].is_none();
+        (0..self.choices).filter(untold).collect()
     }
 
     /// The events of the best choices, numbered anew.
     pub(crate) fn best(&mut self) -> Vec<Event> {
         let mut ranked: Vec<u32> = (0..self.best_of).collect();
-        ranked.sort_by(|a, b| self.scores[*b as usize].total_cmp(&self.scores[*a as usize]));
+        let score = |choice: &u32| self.scores[*choice as usize].unwrap_or(f64::NEG_INFINITY);
+        ranked.sort_by(|a, b| score(b).total_cmp(&score(a)));
         let mut events = Vec::new();
         for (choice, best) in (0..self.choices).zip(ranked) {
             let Some(held) = self.held.get_mut(best as usize) else { return events };

@@ -66,6 +66,11 @@ impl Intake {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Whether one more may wait.
+    pub(crate) fn has_place(&self) -> bool {
+        self.waiting() < self.max_waiting
+    }
+
     /// Checks and hashes a request, and takes a place in the queue for it.
     pub fn accept(&self, request: Request) -> Result<Accepted, SubmitError> {
         self.check(&request)?;
@@ -76,7 +81,8 @@ impl Intake {
         Ok(Accepted { id, request, prompt, place })
     }
 
-    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+    /// Whether a request can be done at all.
+    pub fn check(&self, request: &Request) -> Result<(), SubmitError> {
         let len = request.prompt.len();
         let prompt = Tokens::of_len(len).ok_or(octavo_kv::TooLong(len))?;
         if prompt == Tokens::ZERO {
@@ -92,6 +98,9 @@ impl Intake {
         let (need, total) = (self.settings.least_pages(prompt), self.settings.total);
         if need > total {
             return Err(SubmitError::NeverFits { need, total });
+        }
+        if let Some(limit) = self.settings.sequence_limit.filter(|limit| need > *limit) {
+            return Err(SubmitError::OverLimit { need, limit });
         }
         let (choices, best_of, most) = (request.choices, request.best_of, self.max_choices);
         let asked = choices.max(best_of);

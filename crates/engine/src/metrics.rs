@@ -2,7 +2,7 @@
 //! on the wire are the exporter's business.
 
 use crate::event::{FinishReason, Usage};
-use octavo_kv::{Counters, PageCounts, Snapshot};
+use octavo_kv::{Counters, PageCounts, PageTimes, Snapshot};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -74,17 +74,18 @@ impl Histogram {
 
 /// Seconds from a millisecond to ten minutes.
 const SECONDS: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0,
 ];
 /// Seconds from ten microseconds to ten.
 const STEP_SECONDS: &[f64] =
     &[0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
-    100_000.0, 200_000.0,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0,
+    50_000.0, 100_000.0, 200_000.0,
 ];
-const FEW: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
+const FEW: &[f64] =
+    &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -122,6 +123,11 @@ pub struct Metrics {
     pub plan_time: Histogram,
     pub run_time: Histogram,
     pub post_time: Histogram,
+    /// From being taken to being evicted.
+    pub page_lifetime: Histogram,
+    pub page_idle_before_evict: Histogram,
+    /// Between two uses of a page that nobody held in between.
+    pub page_reuse_gap: Histogram,
     /// As of the end of the last step.
     cache: Mutex<Option<Snapshot>>,
 }
@@ -177,6 +183,9 @@ impl Default for Metrics {
             plan_time: Histogram::new(STEP_SECONDS),
             run_time: Histogram::new(STEP_SECONDS),
             post_time: Histogram::new(STEP_SECONDS),
+            page_lifetime: Histogram::new(SECONDS),
+            page_idle_before_evict: Histogram::new(SECONDS),
+            page_reuse_gap: Histogram::new(SECONDS),
             cache: Mutex::new(None),
         }
     }
@@ -192,6 +201,12 @@ impl Metrics {
     }
     pub fn cache_counters(&self) -> Option<Counters> {
         self.cache().map(|snapshot| snapshot.counters)
+    }
+    pub(crate) fn note_pages(&self, times: &PageTimes) {
+        let PageTimes { lifetime, idle_before_evict, reuse_gap } = times;
+        lifetime.iter().for_each(|time| self.page_lifetime.observe_time(*time));
+        idle_before_evict.iter().for_each(|time| self.page_idle_before_evict.observe_time(*time));
+        reuse_gap.iter().for_each(|time| self.page_reuse_gap.observe_time(*time));
     }
     pub(crate) fn set_cache(&self, snapshot: Snapshot) {
         *self.cache.lock().expect("nobody panics while holding it") = Some(snapshot);

@@ -48,7 +48,7 @@ impl Pace {
     pub(crate) fn span_within(&self, max_itl: Duration) -> Tokens {
         let Some(each) = self.prompt_token else { return FIRST_SPAN };
         let left = AIM * max_itl.as_secs_f64() - self.decode.unwrap_or(0.0);
-        let fit = (left / each.max(1e-9)).clamp(0.0, f64::from(u32::MAX)) as u32;
+        let fit = (left / each.max(1e-9)).round().clamp(0.0, f64::from(u32::MAX)) as u32;
         Tokens(fit).max(LEAST_SPAN)
     }
 }
@@ -60,8 +60,7 @@ mod tests {
     #[test]
     fn chunks_grow_with_room_and_stay_between_512_and_2048() {
         let config = EngineConfig::new(8, Tokens(100_000));
-        let chunks: Vec<u32> =
-            (0..=120).map(|room| chunk_for(&config, Pages(room), Pages(100)).0).collect();
+        let chunks: Vec<u32> = (0..=120).map(|room| chunk_for(&config, Pages(room), Pages(100)).0).collect();
         assert_eq!(chunks[0], 512);
         assert_eq!(chunks[50], 512 + 768);
         assert_eq!(chunks[100..], [2048; 21]);

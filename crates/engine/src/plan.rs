@@ -40,20 +40,24 @@ impl Engine {
         self.wanted.clear();
         self.prompt_tokens = Tokens::ZERO;
         self.retire(events);
-        let nothing_ran = self.running.is_empty();
+        self.batch_closed &= !self.running.is_empty();
         self.plan_decodes(events);
         let mut budget = self.chunk_budget();
         self.plan_prompts(&mut budget, events);
-        if nothing_ran || self.config.batching == Batching::Continuous {
+        if !self.batch_closed {
+            let before = self.running.len();
             self.admit(&mut budget, events);
+            // A static batch is complete once there is nobody to add.
+            let added = self.running.len() > before || budget == Tokens::ZERO;
+            self.batch_closed = self.config.batching == Batching::Static && !added;
         }
         if self.cache.step().spans().is_empty() {
             self.last_resort(events);
         }
     }
 
-    /// Takes out what has ended, was cancelled or is late, and frees its pages: they serve this step already.
-    fn retire(&mut self, events: &mut Events) {
+    /// Frees what has ended. Part of planning a step; before that for whoever looks into the cache between steps.
+    pub fn settle(&mut self) {
         let cache = &mut self.cache;
         self.running.retain_mut(|running| {
             running.span = None;
@@ -62,6 +66,11 @@ impl Engine {
             }
             running.finished.is_none()
         });
+    }
+
+    /// Takes out what has ended, was cancelled or is late, and frees its pages: they serve this step already.
+    fn retire(&mut self, events: &mut Events) {
+        self.settle();
         for id in std::mem::take(&mut self.cancelled) {
             self.end_cancelled(id, events);
         }
@@ -293,7 +302,7 @@ impl Engine {
         let size = settings.page_size;
         let pages = settings.windows.iter().map(|window| match window {
             Some(window) => {
-                let held = window.0.saturating_add(self.config.chunk.0.0).saturating_add(size.tokens().0);
+                let held = window.0.saturating_add(self.config.chunk.1.0).saturating_add(size.tokens().0);
                 size.pages_for(len.min(Tokens(held)))
             }
             None => size.pages_for(len),

@@ -5,6 +5,7 @@ use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished, NewToken};
 use crate::queue::Waiting;
 use crate::request::RequestId;
+use crate::runner::Logits;
 use crate::sampler::{Sampled, TokenLogprobs, TokenMask, logprobs_of};
 use crate::task::{Running, Task};
 use octavo_types::{Timestamp, Tokens};
@@ -28,9 +29,11 @@ impl Engine {
     /// Takes what the step computed, sequence by sequence. What goes wrong with one fails its request alone.
     pub(crate) fn post_process(&mut self, events: &mut Events) {
         let mut failed: Vec<(RequestId, Failure)> = Vec::new();
+        // Outside of what may panic: the next sequence needs them, too.
+        let mut logits = std::mem::take(&mut self.logits);
         let mut at = 0;
         while at < self.running.len() {
-            let one = AssertUnwindSafe(|| self.take_result(at, events));
+            let one = AssertUnwindSafe(|| self.take_result(at, &mut logits, events));
             let result = catch_unwind(one).unwrap_or_else(|panic| {
                 Err(Failure::Step(format!("choosing a token panicked: {}", crate::recover::words(&*panic))))
             });
@@ -39,6 +42,7 @@ impl Engine {
             }
             at += 1;
         }
+        self.logits = logits;
         for (id, failure) in failed {
             self.fail_request(id, failure, events);
         }
@@ -55,41 +59,53 @@ impl Engine {
         }
     }
 
-    fn take_result(&mut self, at: usize, events: &mut Events) -> Result<(), Failure> {
+    fn take_result(&mut self, at: usize, logits: &mut Logits, events: &mut Events) -> Result<(), Failure> {
         let Some(span) = self.running[at].span.filter(|_| self.running[at].finished.is_none()) else {
             return Ok(());
         };
         let seq = self.running[at].seq;
         let sequence = self.cache.sequence(seq).expect("running");
         let (computed, known) = (sequence.computed(), sequence.prompt().len());
-        self.report_progress(at, span, computed, events);
+        self.report_progress(at, span, computed, logits, events);
         if computed < known {
             return Ok(());
         }
         self.running[at].reading = false;
         let row = self.batch.logits_of(span).end - 1;
         if self.running[at].task.forks_to_come() > 0 {
-            self.fork_choices(at, row, known, events)?;
+            self.fork_choices(at, logits.row(row), known, events)?;
         }
-        self.choose(at, row, known, events)
+        self.choose(at, logits.row_mut(row), known, events)
     }
 
     /// Says how much of a prompt has been read, and how likely its tokens were if that was asked for.
-    fn report_progress(&mut self, at: usize, span: usize, computed: Tokens, events: &mut Events) {
+    fn report_progress(
+        &mut self,
+        at: usize,
+        span: usize,
+        computed: Tokens,
+        logits: &Logits,
+        events: &mut Events,
+    ) {
         let task = &mut self.running[at].task;
         if task.generated > 0 || task.choice > 0 {
             return;
         }
         let (id, total) = (task.id(), task.shared.prompt_len);
         let cached = self.groups.get(&id).map_or(Tokens::ZERO, |group| group.usage.cached_tokens);
-        events.push((id, Event::Prefill { done: computed.min(total), total, cached }));
+        let done = computed.min(total);
+        // What is read again after a preemption is no news.
+        if done > task.progress {
+            task.progress = done;
+            events.push((id, Event::Prefill { done, total, cached }));
+        }
         if let Some(top) = task.shared.request.prompt_logprobs.filter(|_| task.wants_prompt_logprobs()) {
             let rows = self.batch.logits_of(span);
             let first = computed.as_usize() - rows.len();
             let prompt = &task.shared.request.prompt;
             for (row, position) in rows.zip(first + 1..) {
                 if let Some(&token) = prompt.get(position) {
-                    task.prompt_logprobs[position] = Some(logprobs_of(self.logits.row(row), token, top));
+                    task.prompt_logprobs[position] = Some(logprobs_of(logits.row(row), token, top));
                 }
             }
             if computed >= total {
@@ -100,18 +116,23 @@ impl Engine {
     }
 
     /// The other choices of a request begin where its prompt ends. One that finds no room waits for it.
-    fn fork_choices(&mut self, at: usize, row: usize, known: Tokens, events: &mut Events) -> Result<(), Failure> {
+    fn fork_choices(
+        &mut self,
+        at: usize,
+        logits: &[f32],
+        known: Tokens,
+        events: &mut Events,
+    ) -> Result<(), Failure> {
         let seq = self.running[at].seq;
         for choice in 1..=self.running[at].task.forks_to_come() {
             let task = Box::new(self.running[at].task.fork(choice, self.tokenizer.as_ref()));
-            let logits = self.logits.row(row).to_vec();
             match self.cache.fork(seq) {
                 Ok(fork) => {
                     let place = self.running.partition_point(|other| other.order() < task.order);
                     let mut running = Running::new(task, fork);
                     running.reading = false;
                     self.running.insert(place, running);
-                    self.choose_from(place, logits, known, events)?;
+                    self.choose(place, &mut logits.to_vec(), known, events)?;
                 }
                 Err(_) => {
                     let prompt = self.cache.sequence(seq).expect("running").prompt().clone();
@@ -122,25 +143,8 @@ impl Engine {
         Ok(())
     }
 
-    fn choose(&mut self, at: usize, row: usize, known: Tokens, events: &mut Events) -> Result<(), Failure> {
-        let mut logits = std::mem::take(&mut self.logits);
-        let result = self.choose_with(at, logits.row_mut(row), known, events);
-        self.logits = logits;
-        result
-    }
-
-    fn choose_from(
-        &mut self,
-        at: usize,
-        mut logits: Vec<f32>,
-        known: Tokens,
-        events: &mut Events,
-    ) -> Result<(), Failure> {
-        self.choose_with(at, &mut logits, known, events)
-    }
-
     /// Chooses the token after the `known` ones of a sequence, and passes it on.
-    fn choose_with(
+    fn choose(
         &mut self,
         at: usize,
         logits: &mut [f32],
@@ -224,7 +228,10 @@ fn choose_token(
 ) -> Result<Chosen, Failure> {
     let shared = task.shared.clone();
     let request = &shared.request;
+    // The model's distribution, if it is asked for and about to be lost.
+    let mut raw = None;
     if task.generated < request.min_tokens {
+        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
         for &stop in &request.stop_tokens {
             if let Some(logit) = logits.get_mut(stop as usize) {
                 *logit = f32::NEG_INFINITY;
@@ -236,7 +243,10 @@ fn choose_token(
         Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
         None => None,
     };
-    let sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    if let Some((raw, top)) = raw {
+        sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
+    }
     let token = sampled.token;
     if request.stop_tokens.contains(&token) {
         let end = End { reason: FinishReason::Stop, matched: None, counts: false };

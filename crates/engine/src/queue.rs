@@ -66,7 +66,8 @@ impl Queue {
             return Vec::new();
         }
         let deadlines = || self.tasks.values().filter_map(|w| Some((w.task.shared.deadline?, w.task.id())));
-        self.next_deadline = deadlines().map(|(deadline, _)| deadline).filter(|deadline| *deadline > now).min();
+        self.next_deadline =
+            deadlines().map(|(deadline, _)| deadline).filter(|deadline| *deadline > now).min();
         deadlines().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| id).collect()
     }
 }

@@ -76,8 +76,12 @@ pub enum SubmitError {
     PromptTooLong { prompt: Tokens, max: Tokens },
     #[error("the prompt holds token {token}, the vocabulary has {vocab}")]
     NoSuchToken { token: u32, vocab: usize },
-    #[error("needs {need} of KV cache; the whole pool is {total}: shorten the prompt or give the cache more memory")]
+    #[error(
+        "needs {need} of KV cache; the whole pool is {total}: shorten the prompt or give the cache more memory"
+    )]
     NeverFits { need: Pages, total: Pages },
+    #[error("needs {need} of KV cache; a request may have {limit}: shorten the prompt")]
+    OverLimit { need: Pages, limit: Pages },
     #[error("{asked} choices were asked for; between 1 and {most} can be had")]
     Choices { asked: u32, most: u32 },
     #[error("the best {choices} of {best_of} cannot be chosen: best_of must be at least n")]

@@ -89,6 +89,8 @@ pub(crate) struct Task {
     /// By position; empty once they were sent.
     pub(crate) prompt_logprobs: Vec<Option<TokenLogprobs>>,
     pub(crate) last_token: Option<Timestamp>,
+    /// How much of the prompt was last said to have been read.
+    pub(crate) progress: Tokens,
     /// Tokens that had been computed when it was last preempted.
     pub(crate) computed_before: Tokens,
 }
@@ -128,6 +130,7 @@ impl Task {
             logprob: 0.0,
             prompt_logprobs,
             last_token: None,
+            progress: Tokens::ZERO,
             computed_before: Tokens::ZERO,
             shared: Arc::new(Shared { id: accepted.id, request, prompt_len, deadline }),
         }
@@ -147,6 +150,7 @@ impl Task {
             logprob: 0.0,
             prompt_logprobs: Vec::new(),
             last_token: None,
+            progress: Tokens::ZERO,
             computed_before: Tokens::ZERO,
         }
     }

@@ -1,7 +1,7 @@
 //! The engine on a thread of its own, and the handle everybody else has.
 
 use crate::engine::Engine;
-use crate::event::Event;
+use crate::event::{Event, Failure};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::report::{AuditReport, CacheReport};
@@ -9,6 +9,7 @@ use crate::request::{Accepted, Request, RequestId, SubmitError};
 use octavo_kv::{PinError, PinId, Prompt};
 use octavo_types::{Pages, Timestamp, Tokens};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -26,7 +27,9 @@ enum Command {
     Unpin(PinId, Sender<Result<(), PinError>>),
     DropPrefixes(Sender<Pages>),
     /// Ends what runs, or cancels it at the deadline; then the thread ends.
-    Stop { deadline: Instant },
+    Stop {
+        deadline: Instant,
+    },
 }
 
 /// The engine did not answer in time, or its thread is gone.
@@ -75,7 +78,8 @@ impl EngineHandle {
         let (intake, metrics) = (engine.intake().clone(), engine.metrics().clone());
         let device = engine.device().into();
         let thread = std::thread::Builder::new().name("octavo-engine".into());
-        let thread = thread.spawn(move || Service::new(engine, inbox).run()).expect("a thread can be started");
+        let thread =
+            thread.spawn(move || Service::new(engine, inbox).run()).expect("a thread can be started");
         (Self { commands, intake, metrics, device }, thread)
     }
 
@@ -116,7 +120,11 @@ impl EngineHandle {
         self.ask(within, Command::Audit)
     }
     /// Keeps the cached pages of a prompt from eviction; says how many tokens that covers.
-    pub fn pin(&self, prompt: Prompt, within: Duration) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
+    pub fn pin(
+        &self,
+        prompt: Prompt,
+        within: Duration,
+    ) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
         self.ask(within, |reply| Command::Pin(prompt, reply))
     }
     pub fn unpin(&self, pin: PinId, within: Duration) -> Result<Result<(), PinError>, NoAnswer> {
@@ -159,10 +167,21 @@ impl Service {
             if self.stop_by.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.engine.fail_all(&mut self.events);
             }
-            let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-            self.engine.step(Timestamp(now), &mut self.events);
+            self.engine.step(self.now(), &mut self.events);
+            // Those who are told that they are done find their pages free.
+            self.engine.settle();
             self.deliver();
         }
+        // Whoever was let in just before the door was closed.
+        while let Ok(command) = self.inbox.try_recv() {
+            if let Command::Submit(_, mut sink) = command {
+                sink(Event::Failed(Failure::ShuttingDown));
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Whether to go on. Blocks while there is nothing else to do.
@@ -190,6 +209,8 @@ impl Service {
     }
 
     fn obey(&mut self, command: Command) {
+        // An engine that had nothing to do does not know how late it is.
+        self.engine.tick(self.now());
         // Whoever asked may have stopped waiting for the answer.
         match command {
             Command::Submit(accepted, sink) => {
@@ -213,10 +234,13 @@ impl Service {
     fn deliver(&mut self) {
         for (id, event) in self.events.drain(..) {
             let last = event.is_last();
-            if let Some(sink) = self.sinks.get_mut(&id) {
-                sink(event);
+            let Some(sink) = self.sinks.get_mut(&id) else { continue };
+            // A sink that panics loses its request, and nobody else's.
+            let broken = catch_unwind(AssertUnwindSafe(|| sink(event))).is_err();
+            if broken && !last {
+                self.engine.cancel(id);
             }
-            if last {
+            if last || broken {
                 self.sinks.remove(&id);
             }
         }

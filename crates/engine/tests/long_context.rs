@@ -31,6 +31,10 @@ impl Runner for NullRunner {
     fn zero(&mut self, _: &[PageId]) -> Result<(), BackendError> {
         Ok(())
     }
+    fn vocab(&self) -> usize {
+        1
+    }
+
     fn device(&self) -> String {
         "nothing".into()
     }

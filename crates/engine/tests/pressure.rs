@@ -23,6 +23,20 @@ fn running_out_of_pages_while_decoding_fails_nobody_and_the_youngest_gives_way()
 }
 
 #[test]
+fn of_those_who_could_give_way_the_youngest_does() {
+    let config = EngineConfig { prompt_share: 1.0, ..EngineConfig::new(8, Tokens(32)) };
+    let mut bench = Bench::new(config, Bench::pool(8, 4));
+    // All pages are taken; in the next step the first alone needs one more.
+    let lens = [(1, 8, 4), (2, 10, 3), (3, 10, 3)];
+    let ids = lens.map(|(who, len, max_tokens)| bench.send(Request::new(prompt(who, len), max_tokens)));
+    bench.step();
+    assert_eq!(bench.used(), 8);
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(ids.map(|id| bench.outputs(id).usage.preemptions), [0, 0, 1]);
+}
+
+#[test]
 fn the_lower_priority_gives_way_even_if_it_came_first() {
     let mut bench = Bench::small(12, 4, 8);
     let low = bench.send(Request { priority: 5, ..Request::new(prompt(1, 4), 36) });

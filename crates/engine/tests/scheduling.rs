@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Twelve pages of four tokens, of which a request that goes on for long holds two.
 fn ten_of_twelve_pages_free(config: EngineConfig) -> Bench {
     let mut bench = Bench::new(config, Bench::pool(12, 4));
-    bench.send(Request::new(prompt(1, 7), 12));
+    bench.send(Request::new(prompt(1, 7), 41));
     bench.step();
     assert_eq!(bench.used(), 2);
     bench
@@ -42,6 +42,22 @@ fn the_share_of_new_prompts_is_a_setting() {
         let config = EngineConfig { prompt_share, ..EngineConfig::new(8, Tokens(48)) };
         assert!(gets_in(config.clone(), most), "{most} pages with a share of {prompt_share}");
         assert!(!gets_in(config, most + 1), "{} pages with a share of {prompt_share}", most + 1);
+    }
+}
+
+#[test]
+fn pages_that_nobody_can_need_are_not_kept_back() {
+    // The first has its two pages and three tokens to say, which fit them.
+    for (len, max_tokens, fits) in [(36, 1, true), (37, 3, true), (37, 4, false)] {
+        let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), Bench::pool(12, 4));
+        bench.send(Request::new(prompt(1, 5), 3));
+        bench.step();
+        assert_eq!(bench.used(), 2);
+        let id = bench.send(Request::new(prompt(2, len), max_tokens));
+        bench.run();
+        bench.assert_all_right();
+        assert_eq!(bench.began_in(id) == 1, fits, "{len} tokens and {max_tokens} more");
+        assert_eq!(bench.engine.metrics().preemptions.get(), 0);
     }
 }
 
@@ -226,7 +242,7 @@ fn settings_that_cannot_work_are_refused_with_what_to_change() {
         assert!(message.contains(says), "{message:?} does not say {says:?}");
     }
     let no_pages = Settings { page_size: PageSize::new(4).unwrap(), ..Settings::new(Pages(0)) };
-    assert!(refused(good(), no_pages).contains("0 pages hold no sequence"));
+    assert!(refused(good(), no_pages).contains("the pool has no pages"));
     let all_reserved = Settings { reserve: Pages(12), ..Bench::pool(12, 4) };
     assert!(refused(good(), all_reserved).contains("leaves no page"));
 }

@@ -6,7 +6,7 @@ use crate::pins::Pins;
 use crate::plan::{Claim, Step};
 use crate::pool::{AllocError, Pool, RefError, Scrub};
 use crate::prefix::{Match, NodeId, PrefixIndex, Stop};
-use crate::room::PageInfo;
+use crate::room::{PageInfo, PageTimes};
 use crate::sequence::Sequence;
 use crate::stats::Counters;
 use crate::table::Table;
@@ -42,6 +42,7 @@ pub struct KvCache {
     pub(crate) returned: Vec<PageId>,
     pub(crate) now: Timestamp,
     pub(crate) counters: Counters,
+    pub(crate) times: PageTimes,
 }
 
 /// What a new sequence found in the cache.
@@ -142,6 +143,7 @@ impl KvCache {
             returned: Vec::new(),
             now: Timestamp::default(),
             counters: Counters::default(),
+            times: PageTimes::default(),
             settings,
         })
     }
@@ -296,6 +298,7 @@ impl KvCache {
                 Ok(shared) => return shared,
                 Err(RefError::NotHeld { .. }) if self.info[page.index()].idle => {
                     self.info[page.index()].idle = false;
+                    self.note_reuse(page);
                     self.policy.remove(page);
                     self.cached -= Pages(1);
                     return self.pool.revive(page, owner);

@@ -60,6 +60,7 @@ pub use pins::{PinError, PinId};
 pub use plan::{Claim, CopyPage, ScheduleError, Span, Step};
 pub use pool::{AllocError, Pool, RefError, Scrub};
 pub use prefix::Stop;
+pub use room::PageTimes;
 pub use sequence::Sequence;
 pub use stats::{ByClass, Counters, PageCounts, PageUse, Rate, Snapshot, Stops};
 pub use table::Table;

@@ -171,7 +171,10 @@ impl KvCache {
         let (start, left) = (sequence.computed, sequence.prompt.len() - sequence.computed);
         let room = size.tokens() - size.offset_of(start);
         let possible = sequence.scheduled == start && Tokens::ZERO < n && n <= left && n <= room;
-        if !possible || size.offset_of(start) == Tokens::ZERO || sequence.tables.iter().any(|t| t.open().is_none()) {
+        if !possible
+            || size.offset_of(start) == Tokens::ZERO
+            || sequence.tables.iter().any(|t| t.open().is_none())
+        {
             return None;
         }
         let positions = start..start + n;

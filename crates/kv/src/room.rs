@@ -9,6 +9,7 @@ use crate::page::PageMut;
 use crate::plan::Claim;
 use crate::pool::AllocError;
 use octavo_types::{PageId, Pages, SeqId, Timestamp};
+use std::time::Duration;
 
 /// What the cache knows of a page beyond its holders.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +20,30 @@ pub(crate) struct PageInfo {
     pub(crate) is_prefix: bool,
     /// Held by nobody, kept for what it contains.
     pub(crate) idle: bool,
+    /// When it was taken off the free list.
+    pub(crate) taken: Timestamp,
+}
+
+/// How long pages lived and lay idle, of those that came to an end of it since it was last asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageTimes {
+    /// From being taken to being evicted.
+    pub lifetime: Vec<Duration>,
+    /// From the last use to being evicted.
+    pub idle_before_evict: Vec<Duration>,
+    /// From the last use to the next, of pages that nobody held in between.
+    pub reuse_gap: Vec<Duration>,
+}
+
+impl PageTimes {
+    /// Nobody may ever ask: no more than this are kept.
+    const MOST: usize = 1 << 14;
+
+    fn note(times: &mut Vec<Duration>, time: Duration) {
+        if times.len() < Self::MOST {
+            times.push(time);
+        }
+    }
 }
 
 impl PageInfo {
@@ -52,6 +77,7 @@ impl KvCache {
             self.evict(short.max(self.policy.batch(unreserved, total)));
         }
         let pages = self.pool.take(n, Some(owner))?;
+        pages.iter().for_each(|page| self.info[page.id().index()].taken = self.now);
         self.counters.allocated.add(self.now, n);
         Ok(pages)
     }
@@ -62,7 +88,10 @@ impl KvCache {
         while victims.len() < n.as_usize() {
             let Some((page, class)) = self.policy.victim() else { break };
             self.index.evict(page, self.now);
-            self.info[page.index()].idle = false;
+            let info = &mut self.info[page.index()];
+            info.idle = false;
+            PageTimes::note(&mut self.times.lifetime, self.now.since(info.taken));
+            PageTimes::note(&mut self.times.idle_before_evict, self.now.since(info.last_use));
             self.counters.evicted.count(class);
             victims.push(page);
         }
@@ -109,11 +138,22 @@ impl KvCache {
 
     /// Hands an idle page to the policy, unless it is pinned.
     pub(crate) fn make_evictable(&mut self, page: PageId) {
-        let PageInfo { last_use, is_prefix, idle } = self.info[page.index()];
+        let PageInfo { last_use, is_prefix, idle, .. } = self.info[page.index()];
         if idle && !self.pins.is_pinned(page) {
             let uses = self.index.uses(page);
             self.policy.insert(Idle { page, last_use, is_prefix, uses });
         }
+    }
+
+    /// An idle page is used again.
+    pub(crate) fn note_reuse(&mut self, page: PageId) {
+        let gap = self.now.since(self.info[page.index()].last_use);
+        PageTimes::note(&mut self.times.reuse_gap, gap);
+    }
+
+    /// What has been noted since the last call.
+    pub fn take_page_times(&mut self) -> PageTimes {
+        std::mem::take(&mut self.times)
     }
 
     fn recycle(&mut self, pages: &[PageId]) {

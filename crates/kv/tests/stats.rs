@@ -2,8 +2,9 @@
 
 mod support;
 
-use octavo_kv::Settings;
-use octavo_types::{Bytes, Pages};
+use octavo_kv::{PageTimes, Settings};
+use octavo_types::{Bytes, Pages, Timestamp};
+use std::time::Duration;
 use support::{Simulation, range, small};
 
 #[test]
@@ -97,4 +98,23 @@ fn hits_and_misses_are_counted_in_tokens() {
     let counters = sim.cache.snapshot().counters;
     assert_eq!((counters.lookups, counters.hit_tokens, counters.missed_tokens), (2, 8, 12));
     assert_eq!(counters.computed_tokens, 12);
+}
+
+#[test]
+fn the_lives_and_idle_times_of_pages_are_noted_once() {
+    let at = |seconds| Timestamp::from_secs(seconds);
+    let mut sim = Simulation::new(small(20));
+    sim.cache.tick(at(10));
+    sim.leave_cached(&range(0, 8));
+    sim.cache.tick(at(13));
+    let again = sim.compute(&range(0, 9));
+    let found = sim.cache.take_page_times();
+    assert_eq!(found.reuse_gap, [Duration::from_secs(3); 2], "two pages were found idle");
+    sim.free(again);
+    sim.cache.tick(at(20));
+    sim.cache.evict(Pages(20));
+    let evicted = sim.cache.take_page_times();
+    assert_eq!(evicted.lifetime, [Duration::from_secs(10); 2]);
+    assert_eq!(evicted.idle_before_evict, [Duration::from_secs(7); 2]);
+    assert_eq!(sim.cache.take_page_times(), PageTimes::default());
 }

@@ -23,16 +23,17 @@ pub use hub::{Download, Files, Hub, HubError, HubName, NameError};
 pub use llm::{Llm, LlmError, LoadError, Serving};
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{
-    Accepted, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError, Counter, Engine, EngineConfig, EngineHandle, Event,
-    Events, Failure, FinishReason, Finished, Finishes, Flow, Gauge, Grammar, GrammarError, Histogram, Intake, MAX_LOGPROBS, Metrics,
-    NewToken, NoAnswer, Output, Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams,
-    ScoreError, SequenceReport, Sink, StepReport, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
+    Accepted, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError, Counter,
+    Engine, EngineConfig, EngineHandle, Event, Events, Failure, FinishReason, Finished, Finishes, Flow,
+    Gauge, Grammar, GrammarError, Histogram, Intake, MAX_LOGPROBS, Metrics, NewToken, NoAnswer, Output,
+    Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams, ScoreError,
+    SequenceReport, Sink, StepReport, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
 };
 pub use octavo_kv::{Counters, PageCounts, PinError, PinId, PolicyKind, Prompt, Scope, Snapshot, Stop};
 pub use octavo_model::{GenerationConfig, ModelConfig, Progress};
 pub use octavo_text::{
-    ChatInput, ChatTemplate, Content, Markup, Message, Part, RenderError, SpecialTokens, StopError, StopStrings,
-    StopText, TextStream, Tokenizer,
+    ChatInput, ChatTemplate, Content, Markup, Message, Part, RenderError, SpecialTokens, StopError,
+    StopStrings, StopText, TextStream, Tokenizer,
 };
 pub use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, SpecError, Tokens};
 pub use options::{KvBackend, KvMemory, Options};

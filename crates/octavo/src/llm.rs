@@ -5,7 +5,8 @@ use crate::texts::Texts;
 use octavo_backend::BackendError;
 use octavo_cpu::{Cpu, Level};
 use octavo_engine::{
-    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, ModelRunner, Outputs, Request, SamplingParams, ScoreError, SubmitError,
+    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, ModelRunner, Outputs, Request,
+    SamplingParams, ScoreError, SubmitError,
 };
 use octavo_model::{Model, ModelConfig, Progress};
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};

@@ -28,6 +28,7 @@ pub enum KvMemory {
     #[default]
     Automatic,
     Bytes(Bytes),
+    /// The contiguous back end, which has slots, takes it for `Automatic`.
     Pages(Pages),
 }
 
@@ -116,10 +117,13 @@ impl Options {
         let spec = config.kv_spec(self.kv_dtype, page_size, self.kv_window)?;
         let mut notes = Vec::new();
         let total = match self.kv_memory {
-            KvMemory::Automatic => self.automatic_pages(&spec, max_len, &mut notes)?,
             KvMemory::Bytes(budget) => spec.pages_in(budget),
-            KvMemory::Pages(pages) => pages,
+            KvMemory::Pages(pages) if paged => pages,
+            KvMemory::Pages(_) | KvMemory::Automatic => self.automatic_pages(&spec, max_len, &mut notes)?,
         };
+        if !paged && matches!(self.kv_memory, KvMemory::Pages(_)) {
+            notes.push(format!("the contiguous back end has one slot a sequence, {} here, and ignores the number of pages: say --max-batch-size or --kv-memory", total.0));
+        }
         let settings = Settings {
             total,
             policy: self.policy,

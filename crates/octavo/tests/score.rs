@@ -5,7 +5,8 @@ use octavo::{Llm, Options, Pages, ScoreError, SubmitError, Tokens};
 const TEXT: &str = "Removes the last element from a vector and returns it, or `None` if it is empty.";
 
 fn llm(chunk: u32) -> Llm {
-    let options = Options { chunk: (Tokens(chunk), Tokens(chunk)), max_len: Some(Tokens(64)), ..Options::default() };
+    let options =
+        Options { chunk: (Tokens(chunk), Tokens(chunk)), max_len: Some(Tokens(64)), ..Options::default() };
     Llm::load(&options, &mut |_| {}).unwrap()
 }
 

@@ -3,12 +3,14 @@
 use crate::limits::Limits;
 use crate::state::App;
 use crate::wire::error::ApiError;
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
+use hyper::body::Frame;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -28,25 +30,50 @@ impl JsonBody {
 /// The body of a request that sends JSON.
 pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, ApiError> {
     check_type(request.headers())?;
-    let most = app.config.max_body;
-    if declared_len(request.headers()).is_some_and(|len| len > most as u64) {
-        return Err(too_large(most));
+    let (most, within) = (app.config.max_body, app.config.body_timeout);
+    let declared = declared_len(request.headers());
+    let mut body = request.into_body();
+    let whole = if declared.is_some_and(|len| len > most as u64) {
+        Ok(None)
+    } else {
+        timeout(within, read(&mut body, most, &app.limits)).await.unwrap_or_else(|_| {
+            let message = format!("the body did not arrive within {} s", within.as_secs_f32());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
+        })
+    };
+    match whole? {
+        Some(body) => Ok(body),
+        None => {
+            let _ = timeout(DISCARD_FOR, discard(&mut body)).await;
+            Err(too_large(most))
+        }
     }
-    let read = read(request.into_body(), most, &app.limits);
-    timeout(app.config.body_timeout, read).await.unwrap_or_else(|_| {
-        let message = format!("the body did not arrive within {} s", app.config.body_timeout.as_secs_f32());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
-    })
 }
 
-async fn read(mut body: Body, most: usize, limits: &Limits) -> Result<JsonBody, ApiError> {
+/// Many clients read an answer only after they have sent all they have; so much is thrown away for their sake.
+const DISCARD: usize = 64 << 20;
+const DISCARD_FOR: Duration = Duration::from_secs(2);
+
+async fn discard(body: &mut Body) {
+    let mut left = DISCARD;
+    while let Some(Ok(frame)) = next_frame(body).await {
+        let len = frame.data_ref().map_or(0, |data| data.len());
+        if len > left {
+            return;
+        }
+        left -= len;
+    }
+}
+
+/// `None` if there are more than `most` bytes.
+async fn read(body: &mut Body, most: usize, limits: &Limits) -> Result<Option<JsonBody>, ApiError> {
     let mut bytes = Vec::new();
     let mut room: Option<OwnedSemaphorePermit> = None;
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+    while let Some(frame) = next_frame(body).await {
         let broken = |error| ApiError::bad_request("broken_body", format!("the body broke off: {error}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if data.len() > most - bytes.len() {
-            return Err(too_large(most));
+            return Ok(None);
         }
         let more = limits.body(data.len()).await;
         match &mut room {
@@ -55,7 +82,11 @@ async fn read(mut body: Body, most: usize, limits: &Limits) -> Result<JsonBody, 
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(JsonBody { bytes, _room: room })
+    Ok(Some(JsonBody { bytes, _room: room }))
+}
+
+async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
 fn too_large(most: usize) -> ApiError {

@@ -3,8 +3,9 @@
 use crate::state::App;
 use crate::wire::cache::AuditBody;
 use octavo::NoAnswer;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 
 /// What the last look at the engine found, so that frequent probes cost nothing.
 #[derive(Debug, Default)]
@@ -35,22 +36,13 @@ impl State {
     }
 }
 
-impl Health {
-    fn fresh(&self) -> Option<State> {
-        let last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        last.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, state)| state.clone())
-    }
-
-    fn keep(&self, state: &State) {
-        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *last = Some((Instant::now(), state.clone()));
-    }
-}
-
-/// Has the cache checked, unless that was done just now.
+/// Has the cache checked, unless that was done just now. Those who ask at the same time share the answer.
 pub(crate) async fn look(app: &Arc<App>) -> State {
-    if let Some(state) = app.health.fresh() {
-        return state;
+    let mut last = app.health.last.lock().await;
+    if let Some((at, state)) = &*last
+        && at.elapsed() < FRESH
+    {
+        return state.clone();
     }
     let handle = app.handle.clone();
     let answer = tokio::task::spawn_blocking(move || handle.audit(WITHIN)).await;
@@ -59,6 +51,6 @@ pub(crate) async fn look(app: &Arc<App>) -> State {
         Ok(Err(NoAnswer::Busy)) => State::Busy,
         Ok(Err(NoAnswer::Stopped)) | Err(_) => State::Stopped,
     };
-    app.health.keep(&state);
+    *last = Some((Instant::now(), state.clone()));
     state
 }

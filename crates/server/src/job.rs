@@ -27,11 +27,15 @@ impl Job {
         permit: Permit,
     ) -> Result<Self, ApiError> {
         let (sender, events) = unbounded_channel();
+        let many = requests.len() > 1;
         let submit = |(index, request): (u32, Request)| {
             let sender = sender.clone();
             // Whoever went away has dropped the receiver, and the ticket with it.
             let sink = move |event| drop(sender.send((index, event)));
-            handle.submit(request, Box::new(sink))
+            let ticket = handle.submit(request, Box::new(sink)).map_err(ApiError::from);
+            ticket.map_err(
+                |error| if many { error.with_prompt_as(|| format!("prompt[{index}]")) } else { error },
+            )
         };
         let tickets = (0..).zip(requests).map(submit).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { events, open: tickets.len(), _tickets: tickets, _permit: permit })

@@ -5,7 +5,7 @@ use crate::wire::error::ApiError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Leave to be worked on; given back when dropped.
 #[derive(Debug)]
@@ -21,11 +21,16 @@ pub(crate) struct Limits {
     bodies: Arc<Semaphore>,
     /// Bodies parsed and tokenised at once.
     workers: Arc<Semaphore>,
+    /// Questions to the engine at once.
+    questions: Semaphore,
     draining: AtomicBool,
 }
 
 /// Memory for bodies that are being read, beside the largest one.
 const BODIES: usize = 256 << 20;
+
+/// The engine answers one at a time; each that waits for it takes a thread.
+const QUESTIONS: usize = 4;
 
 impl Limits {
     pub(crate) fn new(config: &ServerConfig) -> Self {
@@ -35,6 +40,7 @@ impl Limits {
             max_requests: config.max_requests,
             bodies: Arc::new(Semaphore::new((config.max_body + BODIES) / 1024)),
             workers: Arc::new(Semaphore::new(workers)),
+            questions: Semaphore::new(QUESTIONS),
             draining: AtomicBool::new(false),
         }
     }
@@ -62,6 +68,11 @@ impl Limits {
     /// Waits for a place among those who work off the async threads.
     pub(crate) async fn worker(&self) -> OwnedSemaphorePermit {
         self.workers.clone().acquire_owned().await.expect("never closed")
+    }
+
+    /// Waits for a turn to ask the engine.
+    pub(crate) async fn question(&self) -> SemaphorePermit<'_> {
+        self.questions.acquire().await.expect("never closed")
     }
 
     pub(crate) fn drain(&self) {

@@ -81,3 +81,19 @@ fn cors(allowed: &AllowedOrigins) -> CorsLayer {
         .expose_headers([HeaderName::from_static("x-request-id"), axum::http::header::RETRY_AFTER])
         .max_age(Duration::from_secs(600))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_answer_that_says_nothing_of_it() {
+        for panic in
+            [Box::new("secret") as Box<dyn Any + Send>, Box::new(String::from("secret")), Box::new(3)]
+        {
+            let answer = panicked(panic);
+            assert_eq!(answer.status(), 500);
+            assert_eq!(answer.headers()["content-type"], "application/json");
+        }
+    }
+}

@@ -121,6 +121,7 @@ impl App {
         F: FnOnce(&EngineHandle, Duration) -> Result<T, NoAnswer> + Send + 'static,
     {
         let handle = self.handle.clone();
+        let _turn = self.limits.question().await;
         let answer = tokio::task::spawn_blocking(move || question(&handle, ANSWER_WITHIN)).await;
         let answer = answer.map_err(|_| ApiError::internal("the question to the engine broke off"))?;
         Ok(answer?)

@@ -2,9 +2,11 @@
 
 mod support;
 
+use octavo::{KvBackend, KvMemory, Options};
+use octavo_server::ServerOptions;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use support::TestServer;
+use support::{TestServer, engine_options};
 
 static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
 const PATH: &str = "/v1/completions";
@@ -247,4 +249,22 @@ fn a_second_identical_request_finds_its_prompt_cached() {
     assert_eq!(cached("one"), 96);
     // Another tenant must not even see that it is there.
     assert_eq!(cached("two"), 0);
+}
+
+#[test]
+fn a_stream_is_the_same_for_both_back_ends() {
+    let contiguous =
+        Options { kv_backend: KvBackend::Contiguous, kv_memory: KvMemory::Automatic, ..engine_options() };
+    let contiguous = TestServer::with(ServerOptions::default(), contiguous);
+    for sampling in [json!({"temperature": 0}), json!({"temperature": 1.2, "seed": 9, "n": 3})] {
+        let mut body =
+            json!({"prompt": "The String type", "max_tokens": 50, "stream": true, "ignore_eos": true});
+        body.as_object_mut().unwrap().extend(sampling.as_object().unwrap().clone());
+        let (paged, contiguous) = (SERVER.chunks(PATH, body.clone()), contiguous.chunks(PATH, body.clone()));
+        for index in 0..body["n"].as_u64().unwrap_or(1) {
+            let text = streamed(&paged, index);
+            assert!(text.len() > 50, "{text}");
+            assert_eq!(text, streamed(&contiguous, index));
+        }
+    }
 }

@@ -160,6 +160,8 @@ fn values_out_of_range_are_refused_by_name() {
         (json!({"prompt": [[]]}), "prompt"),
         (json!({"prompt": vec!["a"; 257]}), "prompt"),
         (json!({"prompt": vec![5; 1024]}), "prompt"),
+        (json!({"prompt": [[5], vec![5; 1024]]}), "prompt[1]"),
+        (json!({"prompt": ["a", ""]}), "prompt[1]"),
         (json!({"prompt": "word ".repeat(2000)}), "prompt"),
         (json!({"prompt": "a", "model": "gpt-4"}), "model"),
         (json!({"prompt": "a", "suffix": "b"}), "suffix"),
@@ -171,6 +173,7 @@ fn values_out_of_range_are_refused_by_name() {
     }
     for (messages, param) in [
         (json!([]), "messages"),
+        (json!([{"role": "user", "content": "word ".repeat(2000)}]), "messages"),
         (json!([{"content": "a"}]), "messages[0]"),
         (json!([{"role": "user"}]), "messages[0].content"),
         (json!([{"role": "robot", "content": "a"}]), "messages[0].role"),
@@ -206,16 +209,14 @@ fn a_body_that_is_too_large_is_not_read() {
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     for _ in 0..160 {
-        if stream.write_all(b"10000\r\n").and_then(|()| stream.write_all(&large[..65536])).is_err() {
-            break;
-        }
-        let _ = stream.write_all(b"\r\n");
+        stream.write_all(b"10000\r\n").unwrap();
+        stream.write_all(&large[..65536]).unwrap();
+        stream.write_all(b"\r\n").unwrap();
     }
+    stream.write_all(b"0\r\n\r\n").unwrap();
     let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
-    if !bytes.is_empty() {
-        assert_eq!(Answer::parse(&bytes).status, 413);
-    }
+    stream.read_to_end(&mut bytes).unwrap();
+    assert_eq!(Answer::parse(&bytes).status, 413);
     good(&SERVER);
 }
 

@@ -63,10 +63,14 @@ fn a_client_that_goes_away_while_it_waits_is_forgotten() {
     let server = TestServer::with(ServerOptions::default(), Options { max_batch: 1, ..slow_engine() });
     let running = start_long(&server, true);
     server.wait_for_cache("one runs", |cache| used(cache) > 0);
+    let first = server.get("/v1/cache").json()["sequences"][0]["request"].clone();
     let waiting = start_long(&server, false);
     server.wait_for_cache("one waits", |cache| cache["waiting"] == 1);
     drop(waiting);
-    server.wait_for_cache("nobody waits", |cache| cache["waiting"] == 0 && used(cache) > 0);
+    // While the first still runs: it did not simply get its turn.
+    server.wait_for_cache("nobody waits", |cache| {
+        cache["waiting"] == 0 && cache["sequences"][0]["request"] == first
+    });
     drop(running);
 }
 
@@ -175,7 +179,8 @@ fn a_client_that_does_not_read_is_cut_off() {
         let metrics = server.get("/metrics");
         let text = metrics.text();
         let count = |wanted: &str| {
-            let line = text.lines().find(|line| line.contains(wanted)).expect(wanted);
+            let line =
+                text.lines().find(|line| !line.starts_with('#') && line.contains(wanted)).expect(wanted);
             line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
         };
         let ended = count("finished_reason=\"abort\"") + count("finished_reason=\"length\"");
@@ -188,4 +193,22 @@ fn a_client_that_does_not_read_is_cut_off() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(client);
+}
+
+#[test]
+fn a_server_whose_engine_is_gone_says_so() {
+    let server = TestServer::start();
+    server.engine.stop(Duration::ZERO);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.get("/health").status != 503 {
+        assert!(Instant::now() < deadline, "{}", server.get("/health").text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.get("/health").json()["status"], "stopped");
+    assert_eq!(server.get("/ready").status, 503);
+    for answer in [server.post(PATH, &json!({"prompt": "a"})), server.get("/v1/cache")] {
+        assert_eq!(answer.status, 503);
+        answer.error();
+    }
+    assert_eq!(server.get("/metrics").status, 200);
 }

@@ -13,6 +13,16 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
+    /// As options and metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+        }
+    }
     /// Bytes of one head's key (or value) of one token, its quantisation parameters included.
     pub fn vector_bytes(self, head_dim: u32) -> u64 {
         let dim = u64::from(head_dim);

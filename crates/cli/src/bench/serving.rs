@@ -46,7 +46,14 @@ impl Sizes {
         if quick {
             Self { prompt: (8, 24), generated: (8, 16), slot: 256, shared: 64, sharers: 8, long: 192 }
         } else {
-            Self { prompt: (128, 384), generated: (128, 256), slot: 4096, shared: 1000, sharers: 32, long: 8192 }
+            Self {
+                prompt: (128, 384),
+                generated: (128, 256),
+                slot: 4096,
+                shared: 1000,
+                sharers: 32,
+                long: 8192,
+            }
         }
     }
 }
@@ -113,7 +120,8 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         paged,
     };
     let question = "do pages serve a burst faster than slots in the same memory, and does sharing help?";
-    let conditions = format!("{} geometry, {requests} requests, threads: {}", geometry.name, rig.machine.pool().threads());
+    let conditions =
+        format!("{} geometry, {requests} requests, threads: {}", geometry.name, rig.machine.pool().threads());
     Report::new("serving", question, conditions, &figures, figures.tables(), figures.goals())
 }
 
@@ -191,7 +199,8 @@ impl Burst {
             decode_tokens_per_s: decoded as f64 / decoding,
             decode_step_ms,
             prefill_seconds: ran.seconds - decoding,
-            mean_ttft_ms: ran.lives.iter().map(|life| life.ttft() * 1e3).sum::<f64>() / ran.lives.len() as f64,
+            mean_ttft_ms: ran.lives.iter().map(|life| life.ttft() * 1e3).sum::<f64>()
+                / ran.lives.len() as f64,
             tokens,
         }
     }
@@ -205,7 +214,8 @@ impl Burst {
 
 impl Figures {
     fn tables(&self) -> Vec<Table> {
-        let headings = ["cache", "batch", "seconds", "tokens/s", "decoding tokens/s", "decode step ms", "mean TTFT ms"];
+        let headings =
+            ["cache", "batch", "seconds", "tokens/s", "decoding tokens/s", "decode step ms", "mean TTFT ms"];
         let mut table = Table::new("The burst, in the same memory", headings);
         for (name, side) in [("contiguous", &self.contiguous), ("pages", &self.paged)] {
             table.row([
@@ -220,13 +230,18 @@ impl Figures {
         }
         table.note(format!(
             "pages over contiguous: {:.2}x in all, {:.2}x decoding, {:.2}x by step times",
-            self.paged_over_contiguous, self.paged_over_contiguous_decode, self.paged_over_contiguous_predicted
+            self.paged_over_contiguous,
+            self.paged_over_contiguous_decode,
+            self.paged_over_contiguous_predicted
         ));
         let mut other = Table::new("Sharing and long prompts", ["load", "figure"]);
         let [cold, shared] = self.ttft_shared_prefix_ms;
         other.row(["mean TTFT without the prefix cache".to_owned(), format!("{cold:.0} ms")]);
         other.row(["mean TTFT with it".to_owned(), format!("{shared:.0} ms")]);
-        other.row(["p99 gap between tokens beside a long prompt".to_owned(), format!("{:.0} ms", self.p99_itl_ms)]);
+        other.row([
+            "p99 gap between tokens beside a long prompt".to_owned(),
+            format!("{:.0} ms", self.p99_itl_ms),
+        ]);
         vec![table, other]
     }
 

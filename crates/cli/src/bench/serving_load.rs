@@ -6,9 +6,7 @@ use super::random_model::{Geometry, load};
 use anyhow::{Result, bail};
 use octavo_backend::WeightFormat;
 use octavo_cpu::{Cpu, Level};
-use octavo_engine::{
-    Engine, EngineConfig, Event, Events, ModelRunner, Request, RequestId, StepReport,
-};
+use octavo_engine::{Engine, EngineConfig, Event, Events, ModelRunner, Request, RequestId, StepReport};
 use octavo_kv::Settings;
 use octavo_model::{ModelConfig, Weights};
 use octavo_types::{Bytes, KvDtype, PageSize, Pages, Timestamp, Tokens};

@@ -1,23 +1,18 @@
 //! The fused kernel: some rows of one span against one kv head.
 //!
 //! For each (row, query head): the tiles that the row sees, in order, are folded with an online softmax in base 2.
-//! A position's score is a sum over `head_dim` in `LANES` interleaved parts, each in order, that are then added in
-//! one fixed tree; an output sums its positions in order. Positions that the row does not see are never read. None
-//! of this depends on how queries are blocked, so neither do the bits.
+//! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
+//! neither do the bits.
 
-#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
-
-use super::element::{Element, F32};
+use super::arithmetic::{Arithmetic, Tile};
 use super::scratch::Scratch;
-use super::tile::{HeadPages, TILE, TileRows};
+use super::softmax::{Parameters, within};
+use super::tile::{HeadPages, TILE, TileAt};
 use crate::simd::Simd;
-use octavo_backend::Half;
 use std::ops::Range;
 
-/// From this many queries on, a tile is widened once into scratch rather than in registers for every four.
-const STAGE_FROM: usize = 9;
-const LINE: usize = 64;
-
+/// Tiles that memory has time for.
+const AHEAD: usize = 2;
 /// What one task computes. Query `i` is head `i % heads` of row `i / heads`.
 pub(crate) struct Work<'a> {
     /// `[rows]` of `[heads, dim]`, `q_stride` apart.
@@ -49,128 +44,68 @@ fn slots(seen: &Range<usize>, at: usize) -> Range<usize> {
     seen.start.saturating_sub(at).min(TILE)..seen.end.saturating_sub(at).min(TILE)
 }
 
+/// Some kv heads of the same rows, tile by tile.
+///
 /// # Safety
-/// As [`Simd`]; the pointers of `work` are valid for their shapes, and no other task writes to its `out`; the table
-/// holds every position that its rows see; `E` is the precision of its pages.
+/// As [`Arithmetic`]; the pointers of `heads` are valid for their shapes, and no other task writes to their `out`; the
+/// table holds every position that the rows see; `A` is for the precision of the pages.
 #[inline(always)]
-pub(crate) unsafe fn run<S: Simd, E: Element, const P: usize, const N: usize>(work: &Work<'_>) {
-    let queries = work.rows * work.heads;
-    let mut scratch = Scratch::new(queries, work.dim);
-    let staged = queries >= STAGE_FROM || !work.dim.is_multiple_of(TILE);
-    // SAFETY: as the caller promised; scratch has room for these queries, and a staged tile has rows of its width.
+pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
+    let mut all: Vec<Scratch> = heads.iter().map(scratch::<A>).collect();
+    let (first, last) = (heads[0].seen(0).start / TILE, (heads[0].start + heads[0].rows - 1) / TILE);
+    // SAFETY: as the caller promised; scratch has room for the queries.
     unsafe {
-        load_queries::<S>(work, &mut scratch);
-        let last = (work.start + work.rows - 1) / TILE;
-        let first = work.seen(0).start / TILE;
-        let mut second = [Half::Key, Half::Value].map(|half| work.pages.tile((first + 1).min(last), half));
-        let mut now = [Half::Key, Half::Value].map(|half| work.pages.tile(first, half));
+        for (work, scratch) in heads.iter().zip(&mut all) {
+            load_queries::<A>(work, scratch);
+        }
         for tile in first..=last {
-            let at = tile * TILE;
-            let [keys, values] = now;
-            now = second;
-            second = [Half::Key, Half::Value].map(|half| work.pages.tile((tile + 2).min(last), half));
-            let mut ctx = Tile {
-                keys,
-                values,
-                keys_ahead: second[0],
-                values_ahead: second[1],
-                row_bytes: work.dim * E::BYTES,
-                keys_scaled: [[1.0; TILE], [0.0; TILE]],
-                values_scaled: [[1.0; TILE], [0.0; TILE]],
-            };
-            let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
-            ctx.load_parameters::<S, E>(all.clone());
-            if E::SCALED {
-                // Sixteen times four bytes: in one line, or in two.
-                for parameters in second.map(|ahead| ahead.parameters) {
-                    S::prefetch(parameters[0]);
-                    S::prefetch(parameters[TILE - 1]);
-                }
-            }
-            if staged {
-                stage::<S, E>(&ctx.keys, all.clone(), work.dim, &mut scratch, 0);
-                stage::<S, E>(&ctx.values, all.clone(), work.dim, &mut scratch, 1);
-                ctx.keys.rows = scratch.tile_rows(0);
-                ctx.values.rows = scratch.tile_rows(1);
-            }
-            // Rows that all see the whole tile go together, others one by one.
-            let whole = |row| slots(&work.seen(row), at) == (0..TILE);
-            let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
-            for row in (0..work.rows).step_by(step) {
-                let slots = slots(&work.seen(row), at);
-                if !slots.is_empty() {
-                    let queries = row * work.heads..(row + step) * work.heads;
-                    fold::<S, E, P, N>(&ctx, slots, queries, staged, &mut scratch);
-                }
+            for (i, (work, scratch)) in heads.iter().zip(&mut all).enumerate() {
+                let (here, ahead) = if work.pages.whole_tiles() {
+                    // Two on in this order.
+                    let ahead = tile + (i + AHEAD) / heads.len();
+                    (work.pages.tile(tile), heads[(i + AHEAD) % heads.len()].pages.tile(ahead.min(last)))
+                } else {
+                    let here = work.pages.copied(tile, scratch.copied(work.pages.copy_bytes()));
+                    (here, here)
+                };
+                fold_tile::<A>(work, tile, here, ahead, scratch);
             }
         }
-        store_outputs::<S>(work, &scratch);
-    }
-}
-
-struct Tile {
-    keys: TileRows,
-    values: TileRows,
-    /// Two tiles on: what is fetched meanwhile.
-    keys_ahead: TileRows,
-    values_ahead: TileRows,
-    row_bytes: usize,
-    /// Scales and shifts; numbers, and scales above 0, outside the slots that are seen too.
-    keys_scaled: [[f32; TILE]; 2],
-    values_scaled: [[f32; TILE]; 2],
-}
-
-impl Tile {
-    #[inline(always)]
-    unsafe fn load_parameters<S: Simd, E: Element>(&mut self, slots: Range<usize>) {
-        if E::SCALED {
-            let mut stored = [[E::UNIT; TILE]; 2];
-            for slot in slots {
-                // SAFETY: parameters of rows that the table holds.
-                unsafe {
-                    stored[0][slot] = u32::from_le_bytes(self.keys.parameters[slot].cast::<[u8; 4]>().read());
-                    stored[1][slot] =
-                        u32::from_le_bytes(self.values.parameters[slot].cast::<[u8; 4]>().read());
-                }
-            }
-            // SAFETY: as the caller promised.
-            unsafe {
-                self.keys_scaled = E::parameters::<S>(&stored[0]);
-                self.values_scaled = E::parameters::<S>(&stored[1]);
-            }
+        for (work, scratch) in heads.iter().zip(&mut all) {
+            store_outputs::<A>(work, scratch);
         }
     }
 }
 
-/// Scales the queries for scores in base 2, and sums them for keys that are shifted.
+fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
+    let queries = work.rows * work.heads;
+    let staged = queries >= A::STAGE_FROM || !(A::PADS || work.dim.is_multiple_of(A::STEP));
+    let copied = if work.pages.whole_tiles() { 0 } else { work.pages.copy_bytes() };
+    Scratch::new(queries, work.dim, A::STEP, staged, copied)
+}
+
 #[inline(always)]
-unsafe fn load_queries<S: Simd>(work: &Work<'_>, scratch: &mut Scratch) {
-    let scale = work.scale * std::f32::consts::LOG2_E;
+unsafe fn load_queries<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
+    let (scale, width) = (work.scale * std::f32::consts::LOG2_E, scratch.width());
     for query in 0..work.rows * work.heads {
-        // SAFETY: a query of the caller's; scratch rows are padded with zeros to whole vectors.
+        let to = scratch.query(query);
+        // SAFETY: a query of the caller's, and its row of scratch.
         unsafe {
             let from = work.q.add(query / work.heads * work.q_stride + query % work.heads * work.dim);
-            let to = scratch.query_mut(query);
-            for i in 0..work.dim {
-                *to.add(i) = *from.add(i) * scale;
-            }
-            let mut sum = S::splat(0.0);
-            for i in (0..scratch.width()).step_by(S::LANES) {
-                sum = S::add(sum, S::load(to.add(i)));
-            }
-            scratch.sums[query] = S::sum(sum);
+            A::load_query(from, work.dim, scale, to, width, &mut scratch.states[query]);
         }
     }
 }
 
 #[inline(always)]
-unsafe fn store_outputs<S: Simd>(work: &Work<'_>, scratch: &Scratch) {
+unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     for query in 0..work.rows * work.heads {
         // SAFETY: this task alone writes these outputs.
         unsafe {
             let to = work.out.add(query / work.heads * work.out_stride + query % work.heads * work.dim);
-            let from = scratch.output(query);
-            let (shift, factor) = (scratch.shift[query], 1.0 / scratch.total[query]);
+            let (shift, factor) = scratch.states[query].finish::<A::S>();
+            let (from, width) = (scratch.output(query), scratch.width());
+            A::arrange(from, width);
             for i in 0..work.dim {
                 *to.add(i) = (*from.add(i) + shift) * factor;
             }
@@ -178,29 +113,40 @@ unsafe fn store_outputs<S: Simd>(work: &Work<'_>, scratch: &Scratch) {
     }
 }
 
-/// Widens the rows of a tile into scratch, padded with zeros to whole vectors.
+/// Folds one tile into the state of all queries that see some of it.
 #[inline(always)]
-unsafe fn stage<S: Simd, E: Element>(
-    tile: &TileRows,
-    slots: Range<usize>,
-    dim: usize,
+unsafe fn fold_tile<A: Arithmetic>(
+    work: &Work<'_>,
+    tile: usize,
+    here: TileAt,
+    ahead: TileAt,
     scratch: &mut Scratch,
-    half: usize,
 ) {
-    let rows = scratch.tile_rows(half);
-    let whole = dim / S::LANES * S::LANES;
-    for slot in slots {
-        let (from, to) = (tile.rows[slot], rows[slot].cast::<f32>().cast_mut());
-        // SAFETY: `dim` elements are readable; scratch rows are as wide as whole vectors.
-        unsafe {
-            for i in (0..whole).step_by(S::LANES) {
-                S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
+    let (at, staged, width) = (tile * TILE, scratch.stages, scratch.width());
+    let mut form = Tile::new(here.rows, ahead.rows, work.pages.row_bytes, work.dim, width);
+    // SAFETY: as the caller promised.
+    unsafe {
+        if A::SCALED {
+            // Sixteen times four bytes: in one line, or in two.
+            for parameters in ahead.parameters {
+                <A::S as Simd>::prefetch(parameters);
+                <A::S as Simd>::prefetch(parameters.wrapping_add(TILE * 4 - 1));
             }
-            if whole < dim {
-                let mut tail = [0u8; TILE * 4];
-                let bytes = (dim - whole) * E::BYTES;
-                std::ptr::copy_nonoverlapping(from.add(whole * E::BYTES), tail.as_mut_ptr(), bytes);
-                S::store(to.add(whole), E::widen::<S>(tail.as_ptr()));
+        }
+        if staged {
+            let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
+            form.rows = scratch.staged().map(|row| row.cast_const().cast());
+            form.stride = width * size_of::<f32>();
+            A::stage(&mut form, &all, scratch.staged());
+        }
+        // Rows that all see the whole tile go together, others one by one.
+        let whole = |row| slots(&work.seen(row), at) == (0..TILE);
+        let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
+        for row in (0..work.rows).step_by(step) {
+            let slots = slots(&work.seen(row), at);
+            if !slots.is_empty() {
+                let queries = row * work.heads..(row + step) * work.heads;
+                fold_queries::<A>(&mut form, &here, &slots, queries, staged, scratch);
             }
         }
     }
@@ -208,241 +154,85 @@ unsafe fn stage<S: Simd, E: Element>(
 
 /// Folds `slots` of the tile into the state of `queries`.
 #[inline(always)]
-unsafe fn fold<S: Simd, E: Element, const P: usize, const N: usize>(
-    tile: &Tile,
-    slots: Range<usize>,
+unsafe fn fold_queries<A: Arithmetic>(
+    tile: &mut Tile,
+    here: &TileAt,
+    slots: &Range<usize>,
     queries: Range<usize>,
     staged: bool,
     scratch: &mut Scratch,
 ) {
-    let mut query = queries.start;
-    while query < queries.end {
-        let count = match queries.end - query {
-            left if left >= 4 => 4,
+    // SAFETY: as the caller promised.
+    unsafe {
+        let parameters = parameters::<A>(here, slots);
+        let mut query = queries.start;
+        while query < queries.end {
+            let left = queries.end - query;
             // Few blocks are worth a kernel of their own; staged tiles have many queries, but for the last rows.
-            left => {
-                if staged {
-                    1
-                } else {
-                    left
-                }
-            }
-        };
-        // SAFETY: as the caller promised; staged rows are f32.
-        unsafe {
-            match (count, staged) {
-                (4, false) => fold_block::<S, E, E, 4, P, N>(tile, slots.clone(), query, scratch),
-                (3, false) => fold_block::<S, E, E, 3, P, N>(tile, slots.clone(), query, scratch),
-                (2, false) => fold_block::<S, E, E, 2, P, N>(tile, slots.clone(), query, scratch),
-                (_, false) => fold_block::<S, E, E, 1, P, N>(tile, slots.clone(), query, scratch),
-                (4, true) => fold_block::<S, E, F32, 4, P, N>(tile, slots.clone(), query, scratch),
-                (_, true) => fold_block::<S, E, F32, 1, P, N>(tile, slots.clone(), query, scratch),
-            }
-        }
-        query += count;
-    }
-}
-
-/// Folds a tile into the state of `Q` queries from `first` on. `E` says what the parameters mean, `R` how rows are read.
-#[inline(always)]
-unsafe fn fold_block<S: Simd, E: Element, R: Element, const Q: usize, const P: usize, const N: usize>(
-    tile: &Tile,
-    slots: Range<usize>,
-    first: usize,
-    scratch: &mut Scratch,
-) {
-    let ahead = first == 0;
-    let mut weights = [[f32::NEG_INFINITY; TILE]; Q];
-    // SAFETY: as the caller promised.
-    unsafe {
-        scores::<S, R, Q, P>(tile, &slots, scratch, first, ahead, &mut weights);
-        for (i, weights) in weights.iter_mut().enumerate() {
-            soften::<S, E>(tile, scratch, first + i, weights);
-        }
-        values::<S, R, Q, N>(tile, &slots, scratch, first, ahead, &weights);
-    }
-}
-
-/// `scores[i][slot] = q[first + i] · keys[slot]` for the seen slots; the others are left alone.
-#[inline(always)]
-unsafe fn scores<S: Simd, R: Element, const Q: usize, const P: usize>(
-    tile: &Tile,
-    slots: &Range<usize>,
-    scratch: &Scratch,
-    first: usize,
-    ahead: bool,
-    scores: &mut [[f32; TILE]; Q],
-) {
-    let q: [*const f32; Q] = std::array::from_fn(|i| scratch.query(first + i));
-    let mut slot = slots.start;
-    while slot < slots.end {
-        // Past the last slot the last is computed again.
-        let at: [usize; P] = std::array::from_fn(|j| (slot + j).min(slots.end - 1));
-        let rows = at.map(|slot| tile.keys.rows[slot]);
-        // SAFETY: rows and queries are as wide as whole vectors.
-        unsafe {
-            if ahead {
-                for slot in at {
-                    for byte in (0..tile.row_bytes).step_by(LINE) {
-                        S::prefetch(tile.keys_ahead.rows[slot].wrapping_add(byte));
-                    }
-                }
-            }
-            let mut sums = [[S::splat(0.0); Q]; P];
-            for i in (0..scratch.width()).step_by(S::LANES) {
-                let mut query = [S::splat(0.0); Q];
-                for n in 0..Q {
-                    query[n] = S::load(q[n].add(i));
-                }
-                for j in 0..P {
-                    let key = R::widen::<S>(rows[j].add(i * R::BYTES));
-                    for n in 0..Q {
-                        sums[j][n] = S::fma(key, query[n], sums[j][n]);
-                    }
-                }
-            }
-            if P == 4 && Q == 4 && slot + P <= slots.end {
-                let sums = std::array::from_fn(|k| sums[k / Q][k % Q]);
-                let out = std::array::from_fn(|n| scores[n].as_mut_ptr().add(slot).cast());
-                S::sum16(sums, out);
-                slot += P;
-                continue;
-            }
-            let mut flat = 0;
-            while flat < P * Q {
-                let mut four = [S::splat(0.0); 4];
-                for k in flat..(flat + 4).min(P * Q) {
-                    four[k - flat] = sums[k / Q][k % Q];
-                }
-                let four = S::sum4(four);
-                for k in flat..(flat + 4).min(P * Q) {
-                    scores[k % Q][at[k / Q]] = four[k - flat];
-                }
-                flat += 4;
-            }
-        }
-        slot += P;
-    }
-}
-
-/// Scores of one query become weights, and its running maximum, total and shift take them in. What was summed under
-/// an earlier maximum is scaled down.
-#[inline(always)]
-unsafe fn soften<S: Simd, E: Element>(
-    tile: &Tile,
-    scratch: &mut Scratch,
-    query: usize,
-    weights: &mut [f32; TILE],
-) {
-    // SAFETY: arrays of TILE, a multiple of LANES; scratch has this query.
-    unsafe {
-        let p = weights.as_mut_ptr();
-        let mut largest = S::splat(f32::NEG_INFINITY);
-        for i in (0..TILE).step_by(S::LANES) {
-            let mut score = S::load(p.add(i));
-            if E::SCALED {
-                score = S::mul(score, S::load(tile.keys_scaled[0].as_ptr().add(i)));
-            }
-            if E::SHIFTED {
-                let shift = S::load(tile.keys_scaled[1].as_ptr().add(i));
-                score = S::fma(S::splat(scratch.sums[query]), shift, score);
-            }
-            S::store(p.add(i), score);
-            largest = S::max(largest, score);
-        }
-        let largest = S::largest(largest);
-        if largest > scratch.largest[query] {
-            let mut factor = [0.0; TILE];
-            S::store(factor.as_mut_ptr(), S::exp2(S::splat(scratch.largest[query] - largest)));
-            scratch.largest[query] = largest;
-            scratch.rescale(query, factor[0]);
-        }
-        let largest = S::splat(scratch.largest[query]);
-        let (mut total, mut shift) = (S::splat(0.0), S::splat(0.0));
-        for i in (0..TILE).step_by(S::LANES) {
-            let weight = S::exp2(S::sub(S::load(p.add(i)), largest));
-            total = S::add(total, weight);
-            if E::SHIFTED {
-                shift = S::fma(weight, S::load(tile.values_scaled[1].as_ptr().add(i)), shift);
-            }
-            let scaled = if E::SCALED {
-                S::mul(weight, S::load(tile.values_scaled[0].as_ptr().add(i)))
+            let count = if left >= 4 {
+                4
+            } else if staged {
+                1
             } else {
-                weight
+                left
             };
-            S::store(p.add(i), scaled);
-        }
-        scratch.total[query] += S::sum(total);
-        if E::SHIFTED {
-            scratch.shift[query] += S::sum(shift);
+            match (count, staged) {
+                (4, false) => fold_block::<A, 4, false>(tile, slots, &parameters, query, scratch),
+                (3, false) => fold_block::<A, 3, false>(tile, slots, &parameters, query, scratch),
+                (2, false) => fold_block::<A, 2, false>(tile, slots, &parameters, query, scratch),
+                (_, false) => fold_block::<A, 1, false>(tile, slots, &parameters, query, scratch),
+                (4, true) => fold_block::<A, 4, true>(tile, slots, &parameters, query, scratch),
+                (_, true) => fold_block::<A, 1, true>(tile, slots, &parameters, query, scratch),
+            }
+            tile.ahead = [0; 2];
+            query += count;
         }
     }
 }
 
-/// `output[first + i] += weights[i][slot] * values[slot]`, slot by slot.
+/// Those of the seen slots; numbers in the others too, whatever is stored there.
 #[inline(always)]
-unsafe fn values<S: Simd, R: Element, const Q: usize, const N: usize>(
-    tile: &Tile,
-    slots: &Range<usize>,
-    scratch: &mut Scratch,
-    first: usize,
-    ahead: bool,
-    weights: &[[f32; TILE]; Q],
-) {
-    let out: [*mut f32; Q] = std::array::from_fn(|i| scratch.output_mut(first + i));
-    let width = scratch.width();
-    let wide = width / (N * S::LANES) * (N * S::LANES);
-    // SAFETY: rows and outputs are as wide as whole vectors.
+unsafe fn parameters<A: Arithmetic>(here: &TileAt, slots: &Range<usize>) -> Option<Parameters<A::S>> {
+    if !A::SCALED {
+        return None;
+    }
+    // SAFETY: as the caller promised: sixteen parameters may be read.
     unsafe {
-        for i in (0..wide).step_by(N * S::LANES) {
-            add_values::<S, R, Q, N>(tile, slots, out.map(|out| out.add(i)), i, ahead && i == 0, weights);
-        }
-        for i in (wide..width).step_by(S::LANES) {
-            add_values::<S, R, Q, 1>(tile, slots, out.map(|out| out.add(i)), i, ahead && i == 0, weights);
-        }
+        let (keys, values) = (A::parameters(here.parameters[0]), A::parameters(here.parameters[1]));
+        Some(Parameters {
+            keys: [within::<A::S>(keys[0], slots, 1.0), within::<A::S>(keys[1], slots, 0.0)],
+            values: [within::<A::S>(values[0], slots, 1.0), within::<A::S>(values[1], slots, 0.0)],
+        })
     }
 }
 
-/// The same for the `N` vectors of elements from `at` on.
+/// Folds a tile into the state of `Q` queries from `first` on.
 #[inline(always)]
-unsafe fn add_values<S: Simd, R: Element, const Q: usize, const N: usize>(
+unsafe fn fold_block<A: Arithmetic, const Q: usize, const STAGED: bool>(
     tile: &Tile,
     slots: &Range<usize>,
-    out: [*mut f32; Q],
-    at: usize,
-    ahead: bool,
-    weights: &[[f32; TILE]; Q],
+    parameters: &Option<Parameters<A::S>>,
+    first: usize,
+    scratch: &mut Scratch,
 ) {
+    let mut queries = [std::ptr::null(); Q];
+    let mut outputs = [std::ptr::null_mut(); Q];
+    for i in 0..Q {
+        (queries[i], outputs[i]) = (scratch.query(first + i).cast_const(), scratch.output(first + i));
+    }
     // SAFETY: as the caller promised.
     unsafe {
-        let mut sums = [[S::splat(0.0); N]; Q];
+        let mut weights = A::scores::<Q, STAGED>(tile, slots, queries);
         for i in 0..Q {
-            for n in 0..N {
-                sums[i][n] = S::load(out[i].add(n * S::LANES));
-            }
+            weights[i] = scratch.states[first + i].soften::<A::S>(
+                weights[i],
+                slots,
+                parameters.as_ref(),
+                A::SHIFTED,
+                outputs[i],
+                tile.width,
+            );
         }
-        for slot in slots.clone() {
-            if ahead {
-                for byte in (0..tile.row_bytes).step_by(LINE) {
-                    S::prefetch(tile.values_ahead.rows[slot].wrapping_add(byte));
-                }
-            }
-            let row = tile.values.rows[slot];
-            let mut value = [S::splat(0.0); N];
-            for n in 0..N {
-                value[n] = R::widen::<S>(row.add((at + n * S::LANES) * R::BYTES));
-            }
-            for i in 0..Q {
-                let weight = S::splat(weights[i][slot]);
-                for n in 0..N {
-                    sums[i][n] = S::fma(weight, value[n], sums[i][n]);
-                }
-            }
-        }
-        for i in 0..Q {
-            for n in 0..N {
-                S::store(out[i].add(n * S::LANES), sums[i][n]);
-            }
-        }
+        A::add_values::<Q, STAGED>(tile, slots, weights, outputs);
     }
 }

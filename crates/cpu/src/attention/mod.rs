@@ -1,32 +1,53 @@
 //! Attention over pages, for ragged batches: one row of a decode and the rows of a prefill chunk alike.
 
+mod arithmetic;
 mod element;
+mod float;
+#[cfg(target_arch = "x86_64")]
+mod integer;
 mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod planes;
+mod reduce;
 mod scratch;
+mod softmax;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod weighted;
 
 use crate::simd::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::{Arena, Buf, Level, Pool};
 use element::{Bf16, Element, F16, F32, Fp8, Int8};
+use float::Float;
+#[cfg(target_arch = "x86_64")]
+use integer::Integer;
 use kernel::Work;
-use octavo_backend::{AttentionSpec, Rows, Span, TableView};
+use octavo_backend::{AttentionSpec, PageLayout, Rows, Span, TableView};
 use octavo_types::KvDtype;
+#[cfg(target_arch = "x86_64")]
+use planes::Planes;
 use std::ops::Range;
 use tile::HeadPages;
 
 /// Queries that share one pass over the tiles.
 const QUERIES: usize = 64;
+/// So many that threads which are slowed down take fewer of them.
+const TASKS_A_THREAD: usize = 4;
+/// Bytes of one head's keys in a page from which on they are read as fast as all of memory.
+const SHORT_RUN: usize = 32 << 10;
+/// Heads that are read together where they are shorter. With more of them their outputs leave the first cache.
+const TOGETHER: usize = 2;
 
-/// Some rows and query heads of one span that share a kv head.
+/// Some rows of one span, and the query heads of some kv heads.
 #[derive(Clone)]
 struct Task {
     span: usize,
-    kv_head: usize,
+    kv_heads: Range<usize>,
     /// Among the span's.
     rows: Range<usize>,
-    /// Among all query heads.
+    /// Among the query heads of each kv head.
     heads: Range<usize>,
 }
 
@@ -46,14 +67,18 @@ pub fn attention(
     out: &mut Buf,
 ) {
     check(level, qkv, spec, rows, tables, arena, out);
-    let tasks = tasks(spec, rows.spans, pool.threads());
+    let tasks = tasks(spec, rows.spans, arena.layout(), pool.threads());
     let out = Shared(out.data_mut().as_mut_ptr());
     pool.run(tasks.len(), &|i| {
         let task = &tasks[i];
+        let mut works = Vec::with_capacity(task.kv_heads.len());
         // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that the
         // tables hold what the rows see; tasks have no output in common.
         unsafe {
-            compute(level, arena.layout().dtype, &work(task, qkv, spec, rows.spans, tables, arena, &out))
+            for kv_head in task.kv_heads.clone() {
+                works.push(work(task, kv_head, qkv, spec, rows.spans, tables, arena, &out));
+            }
+            compute(level, arena.layout().dtype, &works);
         }
     });
 }
@@ -111,24 +136,27 @@ pub(crate) fn check_table(table: &TableView<'_>, positions: Range<usize>, arena:
 }
 
 /// Cuts the batch into tasks that no bit depends on: by span, kv head and block of rows; by query head where threads
-/// would idle otherwise.
-fn tasks(spec: &AttentionSpec, spans: &[Span], threads: usize) -> Vec<Task> {
-    let group = spec.heads.group();
+/// would idle otherwise. Where there are many, one row takes two kv heads: they lie behind each other in a page, and
+/// memory is read faster in longer runs.
+fn tasks(spec: &AttentionSpec, spans: &[Span], layout: &PageLayout, threads: usize) -> Vec<Task> {
+    let (group, kv) = (spec.heads.group(), spec.heads.kv);
     let block = (QUERIES / group).max(1);
     let blocks: usize = spans.iter().map(|span| span.rows.div_ceil(block)).sum();
-    let parts = threads.div_ceil((blocks * spec.heads.kv).max(1)).min(group);
+    let parts = threads.div_ceil((blocks * kv).max(1)).min(group);
     let heads = group.div_ceil(parts);
-    let mut tasks = Vec::with_capacity(blocks * spec.heads.kv * parts);
+    let most = if layout.page_size * layout.row_bytes() < SHORT_RUN { TOGETHER } else { 1 };
+    let together = (blocks * kv / (TASKS_A_THREAD * threads)).clamp(1, most);
+    let mut tasks = Vec::with_capacity(blocks * kv * parts);
     for (index, span) in spans.iter().enumerate() {
+        let together = if span.rows == 1 { together } else { 1 };
         for first in (0..span.rows).step_by(block) {
-            for kv_head in 0..spec.heads.kv {
+            for kv_head in (0..kv).step_by(together) {
                 for head in (0..group).step_by(heads) {
-                    let at = kv_head * group;
                     tasks.push(Task {
                         span: index,
-                        kv_head,
+                        kv_heads: kv_head..(kv_head + together).min(kv),
                         rows: first..(first + block).min(span.rows),
-                        heads: at + head..at + (head + heads).min(group),
+                        heads: head..(head + heads).min(group),
                     });
                 }
             }
@@ -139,8 +167,10 @@ fn tasks(spec: &AttentionSpec, spans: &[Span], threads: usize) -> Vec<Task> {
 
 /// # Safety
 /// The operands fit each other, and `out` has `[rows, q * dim]`.
+#[allow(clippy::too_many_arguments, reason = "the operands of `attention`, and which part of them")]
 unsafe fn work<'a>(
     task: &Task,
+    kv_head: usize,
     qkv: &Buf,
     spec: &AttentionSpec,
     spans: &[Span],
@@ -151,12 +181,13 @@ unsafe fn work<'a>(
     let (span, dim) = (&spans[task.span], spec.heads.dim);
     let row = span.first_row + task.rows.start;
     let out_stride = spec.heads.q * dim;
+    let head = kv_head * spec.heads.group() + task.heads.start;
     // SAFETY: the row and the head exist.
     unsafe {
         Work {
-            q: qkv.row(row)[task.heads.start * dim..].as_ptr(),
+            q: qkv.row(row)[head * dim..].as_ptr(),
             q_stride: qkv.cols(),
-            out: out.0.add(row * out_stride + task.heads.start * dim),
+            out: out.0.add(row * out_stride + head * dim),
             out_stride,
             rows: task.rows.len(),
             heads: task.heads.len(),
@@ -164,13 +195,7 @@ unsafe fn work<'a>(
             start: span.start as usize + task.rows.start,
             window: spec.window.map_or(usize::MAX, |window| window as usize),
             scale: spec.scale,
-            pages: HeadPages::new(
-                arena.as_ptr(),
-                arena.layout(),
-                spec.layer,
-                task.kv_head,
-                tables[task.span],
-            ),
+            pages: HeadPages::new(arena.as_ptr(), arena.layout(), spec.layer, kv_head, tables[task.span]),
         }
     }
 }
@@ -181,7 +206,17 @@ unsafe impl Sync for Shared {}
 
 /// # Safety
 /// As [`kernel::run`]; the machine has `level`.
-unsafe fn compute(level: Level, dtype: KvDtype, work: &Work<'_>) {
+unsafe fn compute(level: Level, dtype: KvDtype, work: &[Work<'_>]) {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 && work[0].dim <= integer::WIDEST && bytes_multiply() {
+        match dtype {
+            // SAFETY: as the caller promised, and the instructions are there.
+            KvDtype::Fp8 => return unsafe { avx512_integer::<Fp8>(work) },
+            // SAFETY: as above.
+            KvDtype::Int8 => return unsafe { avx512_integer::<Int8>(work) },
+            KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => {}
+        }
+    }
     // SAFETY: as the caller promised.
     unsafe {
         match dtype {
@@ -194,7 +229,7 @@ unsafe fn compute(level: Level, dtype: KvDtype, work: &Work<'_>) {
     }
 }
 
-unsafe fn enter<E: Element>(level: Level, work: &Work<'_>) {
+unsafe fn enter<E: Element>(level: Level, work: &[Work<'_>]) {
     // SAFETY: as the caller promised.
     unsafe {
         match level {
@@ -202,21 +237,34 @@ unsafe fn enter<E: Element>(level: Level, work: &Work<'_>) {
             Level::Avx512 => avx512::<E>(work),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => avx2::<E>(work),
-            _ => kernel::run::<Portable, E, 2, 2>(work),
+            _ => kernel::run::<Float<Portable, E>>(work),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<E: Element>(work: &Work<'_>) {
+unsafe fn avx512<E: Element>(work: &[Work<'_>]) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Avx512, E, 4, 4>(work) }
+    unsafe { kernel::run::<Float<Avx512, E>>(work) }
+}
+
+/// Whether the processor multiplies bytes, and looks them up in tables.
+#[cfg(target_arch = "x86_64")]
+fn bytes_multiply() -> bool {
+    is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vbmi")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c")]
+unsafe fn avx512_integer<E: Planes>(work: &[Work<'_>]) {
+    // SAFETY: as the caller promised.
+    unsafe { kernel::run::<Integer<E>>(work) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<E: Element>(work: &Work<'_>) {
+unsafe fn avx2<E: Element>(work: &[Work<'_>]) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Avx2, E, 2, 2>(work) }
+    unsafe { kernel::run::<Float<Avx2, E>>(work) }
 }

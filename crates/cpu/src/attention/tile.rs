@@ -10,19 +10,20 @@ pub(crate) struct HeadPages<'a> {
     page_bytes: usize,
     page_size: usize,
     table: TableView<'a>,
-    row_bytes: usize,
-    parameter_bytes: usize,
+    pub(crate) row_bytes: usize,
+    pub(crate) parameter_bytes: usize,
     /// Offsets in the page: keys, values.
     rows_at: [usize; 2],
     parameters_at: [usize; 2],
 }
 
-/// The rows of sixteen positions, keys or values.
+/// Sixteen positions of one kv head, each of its four parts in one run of bytes: all of them may be read.
 #[derive(Clone, Copy)]
-pub(crate) struct TileRows {
-    /// `[TILE]` of `[head_dim]` elements.
-    pub(crate) rows: [*const u8; TILE],
-    pub(crate) parameters: [*const u8; TILE],
+pub(crate) struct TileAt {
+    /// `[TILE]` rows: keys, values.
+    pub(crate) rows: [*const u8; 2],
+    /// `[TILE]` parameters.
+    pub(crate) parameters: [*const u8; 2],
 }
 
 impl<'a> HeadPages<'a> {
@@ -47,52 +48,62 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// Positions that the table holds: the pages' first and one past their last.
-    pub(crate) fn held(&self) -> [usize; 2] {
+    /// Whether a tile lies within a page, so that it need not be copied.
+    pub(crate) fn whole_tiles(&self) -> bool {
+        self.page_size.is_multiple_of(TILE)
+    }
+
+    /// Bytes that [`copied`](Self::copied) needs.
+    pub(crate) fn copy_bytes(&self) -> usize {
+        2 * TILE * (self.row_bytes + self.parameter_bytes)
+    }
+
+    /// Where `position` lies: its rows and parameters.
+    #[inline(always)]
+    fn locate(&self, position: usize) -> TileAt {
+        // A division takes long, and most pages have sixteen positions.
+        let (page, slot) = match self.page_size {
+            TILE => (position / TILE, position % TILE),
+            size => (position / size, position % size),
+        };
+        let page = self.table.pages[page - self.table.first as usize];
+        // Addresses inside the arena, as `new` was promised.
+        let page = self.arena.wrapping_add(page.index() * self.page_bytes);
+        TileAt {
+            rows: self.rows_at.map(|at| page.wrapping_add(at + slot * self.row_bytes)),
+            parameters: self.parameters_at.map(|at| page.wrapping_add(at + slot * self.parameter_bytes)),
+        }
+    }
+
+    /// Tile `tile`, in its page. There must be [`whole_tiles`](Self::whole_tiles).
+    #[inline(always)]
+    pub(crate) fn tile(&self, tile: usize) -> TileAt {
+        self.locate(tile * TILE)
+    }
+
+    /// Tile `tile`, copied from its pages to `to`. A position that the table does not hold shows the nearest that it
+    /// does.
+    ///
+    /// # Safety
+    /// `to` has room for [`copy_bytes`](Self::copy_bytes).
+    pub(crate) unsafe fn copied(&self, tile: usize, to: *mut u8) -> TileAt {
         let first = self.table.first as usize;
-        [first * self.page_size, (first + self.table.pages.len()) * self.page_size]
-    }
-
-    /// Address of the page of `position`, and the slot in it.
-    #[inline(always)]
-    fn locate(&self, position: usize) -> (*const u8, usize) {
-        let page = self.table.pages[position / self.page_size - self.table.first as usize];
-        // An address inside the arena, as `new` was promised.
-        (self.arena.wrapping_add(page.index() * self.page_bytes), position % self.page_size)
-    }
-
-    /// The rows of tile `tile`: all sixteen may be read. A position that the table does not hold shows the nearest
-    /// that it does.
-    #[inline(always)]
-    pub(crate) fn tile(&self, tile: usize, half: Half) -> TileRows {
-        let half = usize::from(half == Half::Value);
-        let (rows_at, parameters_at) = (self.rows_at[half], self.parameters_at[half]);
-        if self.page_size.is_multiple_of(TILE) {
-            let (page, slot) = self.locate(tile * TILE);
-            let rows = page.wrapping_add(rows_at + slot * self.row_bytes);
-            let parameters = page.wrapping_add(parameters_at + slot * self.parameter_bytes);
-            return TileRows {
-                rows: spaced(rows, self.row_bytes),
-                parameters: spaced(parameters, self.parameter_bytes),
-            };
+        let held = [first * self.page_size, (first + self.table.pages.len()) * self.page_size];
+        let rows = [0, TILE * self.row_bytes].map(|at| to.wrapping_add(at));
+        let behind = to.wrapping_add(2 * TILE * self.row_bytes);
+        let parameters = [0, TILE * self.parameter_bytes].map(|at| behind.wrapping_add(at));
+        for i in 0..TILE {
+            let from = self.locate((tile * TILE + i).clamp(held[0], held[1] - 1));
+            for half in 0..2 {
+                // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them, twice.
+                unsafe {
+                    let row = rows[half].add(i * self.row_bytes);
+                    std::ptr::copy_nonoverlapping(from.rows[half], row, self.row_bytes);
+                    let parameter = parameters[half].add(i * self.parameter_bytes);
+                    std::ptr::copy_nonoverlapping(from.parameters[half], parameter, self.parameter_bytes);
+                }
+            }
         }
-        let [first, end] = self.held();
-        let slots: [_; TILE] = std::array::from_fn(|i| self.locate((tile * TILE + i).clamp(first, end - 1)));
-        TileRows {
-            rows: slots.map(|(page, slot)| page.wrapping_add(rows_at + slot * self.row_bytes)),
-            parameters: slots
-                .map(|(page, slot)| page.wrapping_add(parameters_at + slot * self.parameter_bytes)),
-        }
+        TileAt { rows: rows.map(<*mut u8>::cast_const), parameters: parameters.map(<*mut u8>::cast_const) }
     }
-}
-
-/// `first`, and fifteen more, each `bytes` behind the one before.
-#[inline(always)]
-fn spaced(first: *const u8, bytes: usize) -> [*const u8; TILE] {
-    let (mut at, mut all) = (first, [first; TILE]);
-    for slot in &mut all {
-        *slot = at;
-        at = at.wrapping_add(bytes);
-    }
-    all
 }

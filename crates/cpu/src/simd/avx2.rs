@@ -1,138 +1,196 @@
-use super::Simd;
+use super::{LANES, Simd};
 use std::arch::x86_64::*;
+use std::array::from_fn;
 
-/// AVX2, FMA and F16C: eight lanes.
+/// AVX2, FMA and F16C: sixteen lanes in two registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-/// The lane i + 4 is added to lane i.
+type V = [__m256; 2];
+
+/// The lanes i + 8 and then i + 4 are added to lane i.
 ///
 /// # Safety
 /// AVX.
 #[inline(always)]
-unsafe fn halve(x: __m256) -> __m128 {
+unsafe fn quarter(x: V) -> __m128 {
     // SAFETY: as the caller promised.
-    unsafe { _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)) }
+    unsafe {
+        let y = _mm256_add_ps(x[0], x[1]);
+        _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps::<1>(y))
+    }
+}
+
+/// [`Simd::sum`] of each.
+///
+/// # Safety
+/// AVX.
+#[inline(always)]
+unsafe fn sum4(x: [V; 4]) -> __m128 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let [a, b, c, d] = [quarter(x[0]), quarter(x[1]), quarter(x[2]), quarter(x[3])];
+        // Lanes 0, 1 of each, plus its lanes 2, 3.
+        let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+        let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+        let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
+        let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
+        _mm_add_ps(even, odd)
+    }
 }
 
 // SAFETY (all methods): the trait's contract gives the instructions and the pointers' validity.
 impl Simd for Avx2 {
-    type V = __m256;
-    const LANES: usize = 8;
+    type V = V;
+    const WIDE: bool = false;
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> __m256 {
+    unsafe fn splat(x: f32) -> V {
         // SAFETY: as above, here and below.
-        unsafe { _mm256_set1_ps(x) }
+        unsafe { [_mm256_set1_ps(x); 2] }
     }
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> __m256 {
-        // SAFETY: eight readable f32.
-        unsafe { _mm256_loadu_ps(p) }
+    unsafe fn load(p: *const f32) -> V {
+        // SAFETY: sixteen readable f32.
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
     }
     #[inline(always)]
-    unsafe fn store(p: *mut f32, x: __m256) {
-        // SAFETY: eight writable f32.
-        unsafe { _mm256_storeu_ps(p, x) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: __m256, limit: f32, y: __m256) -> __m256 {
-        // SAFETY: instructions only.
-        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(limit)), y) }
-    }
-    #[inline(always)]
-    unsafe fn scale_by_power(y: __m256, rounded: __m256) -> __m256 {
-        // SAFETY: instructions only.
+    unsafe fn store(p: *mut f32, x: V) {
+        // SAFETY: sixteen writable f32.
         unsafe {
-            let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(rounded));
-            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power))
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
         }
     }
     #[inline(always)]
-    unsafe fn sum(x: __m256) -> f32 {
+    unsafe fn add(a: V, b: V) -> V {
+        // SAFETY: instructions only.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: V, b: V) -> V {
+        // SAFETY: instructions only.
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: V, b: V) -> V {
+        // SAFETY: instructions only.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: V, b: V, c: V) -> V {
+        // SAFETY: instructions only.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn zero_below(x: V, limit: f32, y: V) -> V {
+        // SAFETY: instructions only.
+        from_fn(|i| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x[i], _mm256_set1_ps(limit)), y[i]) })
+    }
+    #[inline(always)]
+    unsafe fn scale_by_power(y: V, rounded: V) -> V {
+        // SAFETY: instructions only.
+        from_fn(|i| unsafe {
+            let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(rounded[i]));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y[i]), power))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sum(x: V) -> f32 {
         // SAFETY: instructions only.
         unsafe {
-            let x = halve(x);
+            let x = quarter(x);
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
         }
     }
     #[inline(always)]
-    unsafe fn sum4(x: [__m256; 4]) -> [f32; 4] {
-        // SAFETY: instructions, and a store to an array of four.
+    unsafe fn sum16(x: &[V; LANES]) -> V {
+        // SAFETY: instructions only.
         unsafe {
-            let [a, b, c, d] = [halve(x[0]), halve(x[1]), halve(x[2]), halve(x[3])];
-            // Lanes 0, 1 of each, plus its lanes 2, 3.
-            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-            let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
-            let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(even, odd));
-            out
+            let four = |n: usize| sum4([x[n], x[4 + n], x[8 + n], x[12 + n]]);
+            [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
         }
     }
     #[inline(always)]
-    unsafe fn largest(x: __m256) -> f32 {
+    unsafe fn transpose_quarters(x: [V; 4]) -> [V; 4] {
+        // SAFETY: instructions only.
+        from_fn(|n| unsafe {
+            // Quarter `n % 2` of the halves `n / 2`.
+            let pick = |a: __m256, b: __m256| match n % 2 {
+                0 => _mm256_permute2f128_ps::<0x20>(a, b),
+                _ => _mm256_permute2f128_ps::<0x31>(a, b),
+            };
+            [pick(x[0][n / 2], x[1][n / 2]), pick(x[2][n / 2], x[3][n / 2])]
+        })
+    }
+    #[inline(always)]
+    unsafe fn transpose_halves(a: V, b: V) -> [V; 2] {
+        [[a[0], b[0]], [a[1], b[1]]]
+    }
+    #[inline(always)]
+    unsafe fn largest(x: V) -> f32 {
         // SAFETY: instructions only.
         unsafe {
+            let x = _mm256_max_ps(x[0], x[1]);
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         }
     }
     #[inline(always)]
-    unsafe fn f16(p: *const u8) -> __m256 {
-        // SAFETY: 16 readable bytes.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    unsafe fn any_above(x: V, limit: f32) -> bool {
+        // SAFETY: instructions only.
+        unsafe {
+            let above = x.map(|x| _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(limit)));
+            _mm256_movemask_ps(_mm256_or_ps(above[0], above[1])) != 0
+        }
     }
     #[inline(always)]
-    unsafe fn bf16(p: *const u8) -> __m256 {
-        // SAFETY: 16 readable bytes.
+    unsafe fn f16(p: *const u8) -> V {
+        // SAFETY: 32 readable bytes.
+        from_fn(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.add(i * 16).cast())) })
+    }
+    #[inline(always)]
+    unsafe fn f16_pairs(p: *const u8) -> [V; 2] {
+        // SAFETY: 64 readable bytes.
         unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            let pairs: [__m256i; 2] = from_fn(|i| _mm256_loadu_si256(p.add(i * 32).cast()));
+            let narrow = |x: __m256i| {
+                // The words are below 2¹⁶, so nothing saturates; the quarters come interleaved.
+                let packed = _mm256_packus_epi32(x, x);
+                _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b10_00_10_00>(packed)))
+            };
+            [
+                pairs.map(|x| narrow(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)))),
+                pairs.map(|x| narrow(_mm256_srli_epi32::<16>(x))),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> V {
+        // SAFETY: 32 readable bytes.
+        from_fn(|i| unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(i * 16).cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        }
+        })
     }
     #[inline(always)]
-    unsafe fn fp8(p: *const u8) -> __m256 {
-        // SAFETY: 8 readable bytes.
-        unsafe {
+    unsafe fn fp8(p: *const u8) -> V {
+        // SAFETY: 16 readable bytes.
+        from_fn(|i| unsafe {
             // seeeemmm -> s0eeeemmm0000000, an f16 whose exponent is 8 too small.
-            let wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(p.cast()));
+            let wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(p.add(i * 8).cast()));
             let f16 = _mm_and_si128(_mm_slli_epi16::<7>(wide), _mm_set1_epi16(0xbfffu16 as i16));
-            _mm256_cvtph_ps(f16)
-        }
+            let most = _mm_set1_epi16(0x7f);
+            let nan = _mm_cmpeq_epi16(_mm_and_si128(wide, most), most);
+            _mm256_cvtph_ps(_mm_or_si128(f16, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))))
+        })
     }
     #[inline(always)]
-    unsafe fn u8(p: *const u8) -> __m256 {
-        // SAFETY: 8 readable bytes.
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))) }
+    unsafe fn u8(p: *const u8) -> V {
+        // SAFETY: 16 readable bytes.
+        from_fn(|i| unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(i * 8).cast()))) })
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {

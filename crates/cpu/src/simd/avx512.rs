@@ -1,4 +1,4 @@
-use super::Simd;
+use super::{LANES, Simd};
 use std::arch::x86_64::*;
 
 /// AVX-512 F, BW, DQ and VL: sixteen lanes.
@@ -21,7 +21,7 @@ unsafe fn quarter(x: __m512) -> __m128 {
 // SAFETY (all methods): the trait's contract gives the instructions and the pointers' validity.
 impl Simd for Avx512 {
     type V = __m512;
-    const LANES: usize = 16;
+    const WIDE: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -59,11 +59,6 @@ impl Simd for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: instructions only.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
     unsafe fn zero_below(x: __m512, limit: f32, y: __m512) -> __m512 {
         // SAFETY: instructions only.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(limit)), y) }
@@ -86,44 +81,47 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn sum4(x: [__m512; 4]) -> [f32; 4] {
-        // SAFETY: instructions, and a store to an array of four.
+    unsafe fn sum16(x: &[__m512; LANES]) -> __m512 {
+        // SAFETY: instructions only.
         unsafe {
-            let [a, b, c, d] = [quarter(x[0]), quarter(x[1]), quarter(x[2]), quarter(x[3])];
-            // Lanes 0, 1 of each, plus its lanes 2, 3.
-            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-            let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
-            let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(even, odd));
-            out
+            // Every step adds the same lanes as `sum`, of two vectors at a time: i + 8, i + 4, i + 2, i + 1.
+            // Loops, not closures: those do not always become part of the function that has the instructions.
+            let (mut halves, mut quarters, mut pairs) = ([x[0]; 8], [x[0]; 4], [x[0]; 2]);
+            for (i, half) in halves.iter_mut().enumerate() {
+                let (a, b) = (x[2 * i], x[2 * i + 1]);
+                *half = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            }
+            for (i, quarter) in quarters.iter_mut().enumerate() {
+                let (a, b) = (halves[2 * i], halves[2 * i + 1]);
+                *quarter =
+                    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            }
+            for (i, pair) in pairs.iter_mut().enumerate() {
+                let (a, b) = (quarters[2 * i], quarters[2 * i + 1]);
+                *pair = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
+            }
+            let (a, b) = (pairs[0], pairs[1]);
+            _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
         }
     }
     #[inline(always)]
-    unsafe fn sum16(x: [__m512; 16], out: [*mut [f32; 4]; 4]) {
-        // SAFETY: instructions, and stores to four arrays of four.
+    unsafe fn transpose_quarters(x: [__m512; 4]) -> [__m512; 4] {
+        // SAFETY: instructions only.
         unsafe {
-            // Every step adds the same lanes as `sum`, of two vectors at a time: i + 8, i + 4, i + 2, i + 1.
-            let halves: [__m512; 8] = std::array::from_fn(|i| {
-                let (a, b) = (x[2 * i], x[2 * i + 1]);
-                _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
-            });
-            let quarters: [__m512; 4] = std::array::from_fn(|i| {
-                let (a, b) = (halves[2 * i], halves[2 * i + 1]);
-                _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
-            });
-            let pairs: [__m512; 2] = std::array::from_fn(|i| {
-                let (a, b) = (quarters[2 * i], quarters[2 * i + 1]);
-                _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
-            });
-            let (a, b) = (pairs[0], pairs[1]);
-            let sums = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
-            _mm_storeu_ps(out[0].cast(), _mm512_castps512_ps128(sums));
-            _mm_storeu_ps(out[1].cast(), _mm512_extractf32x4_ps::<1>(sums));
-            _mm_storeu_ps(out[2].cast(), _mm512_extractf32x4_ps::<2>(sums));
-            _mm_storeu_ps(out[3].cast(), _mm512_extractf32x4_ps::<3>(sums));
+            let low = [_mm512_shuffle_f32x4::<0x44>(x[0], x[1]), _mm512_shuffle_f32x4::<0x44>(x[2], x[3])];
+            let high = [_mm512_shuffle_f32x4::<0xee>(x[0], x[1]), _mm512_shuffle_f32x4::<0xee>(x[2], x[3])];
+            [
+                _mm512_shuffle_f32x4::<0x88>(low[0], low[1]),
+                _mm512_shuffle_f32x4::<0xdd>(low[0], low[1]),
+                _mm512_shuffle_f32x4::<0x88>(high[0], high[1]),
+                _mm512_shuffle_f32x4::<0xdd>(high[0], high[1]),
+            ]
         }
+    }
+    #[inline(always)]
+    unsafe fn transpose_halves(a: __m512, b: __m512) -> [__m512; 2] {
+        // SAFETY: instructions only.
+        unsafe { [_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b)] }
     }
     #[inline(always)]
     unsafe fn largest(x: __m512) -> f32 {
@@ -131,9 +129,23 @@ impl Simd for Avx512 {
         unsafe { _mm512_reduce_max_ps(x) }
     }
     #[inline(always)]
+    unsafe fn any_above(x: __m512, limit: f32) -> bool {
+        // SAFETY: instructions only.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(limit)) != 0 }
+    }
+    #[inline(always)]
     unsafe fn f16(p: *const u8) -> __m512 {
         // SAFETY: 32 readable bytes.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn f16_pairs(p: *const u8) -> [__m512; 2] {
+        // SAFETY: 64 readable bytes.
+        unsafe {
+            let pairs = _mm512_loadu_si512(p.cast());
+            let second = _mm512_srli_epi32::<16>(pairs);
+            [_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(second))]
+        }
     }
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> __m512 {
@@ -150,7 +162,9 @@ impl Simd for Avx512 {
             // seeeemmm -> s0eeeemmm0000000, an f16 whose exponent is 8 too small.
             let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast()));
             let f16 = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(0xbfffu16 as i16));
-            _mm512_cvtph_ps(f16)
+            let most = _mm256_set1_epi16(0x7f);
+            let nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(wide, most), most);
+            _mm512_cvtph_ps(_mm256_mask_mov_epi16(f16, nan, _mm256_set1_epi16(0x7e00)))
         }
     }
     #[inline(always)]

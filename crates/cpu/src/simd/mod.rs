@@ -1,4 +1,4 @@
-//! Vectors of f32 as the attention kernel needs them, one implementation a [`Level`](crate::Level).
+//! Sixteen lanes of f32 as the attention kernel needs them, one implementation a [`Level`](crate::Level).
 //!
 //! Every method is inlined into a function that enables the level's instructions; that function is the only place
 //! where a kernel may be entered.
@@ -15,6 +15,8 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 
+/// Numbers in a vector, at every level.
+pub(crate) const LANES: usize = 16;
 /// Added to and taken from a number below 2²² in magnitude, it leaves the nearest integer.
 const ROUND: f32 = 12_582_912.0;
 /// 2^r on [-0.5, 0.5] is 1 + r·(these, the highest power first).
@@ -28,7 +30,8 @@ const EXP2_LOWEST: f32 = -126.0;
 /// names; they need no alignment.
 pub(crate) trait Simd: Copy + 'static {
     type V: Copy;
-    const LANES: usize;
+    /// Whether sixteen sums fit into registers at once; a quarter of that does everywhere.
+    const WIDE: bool;
 
     unsafe fn splat(x: f32) -> Self::V;
     /// `[LANES]` f32.
@@ -40,7 +43,6 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once where the level can.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `y` where `x >= limit` or is not a number, 0 elsewhere.
     unsafe fn zero_below(x: Self::V, limit: f32, y: Self::V) -> Self::V;
     /// `y · 2^n`, where `n` is the integer in the low bits of `rounded`.
@@ -48,23 +50,23 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The sum of the lanes: halves are added to each other until one is left.
     unsafe fn sum(x: Self::V) -> f32;
-    /// [`sum`](Self::sum) of each, with the same bits.
-    unsafe fn sum4(x: [Self::V; 4]) -> [f32; 4];
-    /// [`sum`](Self::sum) of each, with the same bits: of `x[4 j + n]` into `out[n][j]`.
-    #[inline(always)]
-    unsafe fn sum16(x: [Self::V; 16], out: [*mut [f32; 4]; 4]) {
-        for (n, out) in out.into_iter().enumerate() {
-            // SAFETY: as the caller promised; four writable f32 each.
-            unsafe { *out = Self::sum4([x[n], x[4 + n], x[8 + n], x[12 + n]]) };
-        }
-    }
+    /// [`sum`](Self::sum) of each, with the same bits: lane `4 n + j` is that of `x[4 j + n]`.
+    unsafe fn sum16(x: &[Self::V; LANES]) -> Self::V;
+    /// Quarter `i` of the `n`-th result is quarter `n` of `x[i]`.
+    unsafe fn transpose_quarters(x: [Self::V; 4]) -> [Self::V; 4];
+    /// The low halves of `a` and `b`, and their high halves.
+    unsafe fn transpose_halves(a: Self::V, b: Self::V) -> [Self::V; 2];
     unsafe fn largest(x: Self::V) -> f32;
+    /// Whether a lane of `x` is above `limit`.
+    unsafe fn any_above(x: Self::V, limit: f32) -> bool;
 
     /// `[LANES]` f16, widened.
     unsafe fn f16(p: *const u8) -> Self::V;
+    /// `[LANES]` pairs of f16: the first of each, and the second.
+    unsafe fn f16_pairs(p: *const u8) -> [Self::V; 2];
     /// `[LANES]` bf16, widened.
     unsafe fn bf16(p: *const u8) -> Self::V;
-    /// `[LANES]` numbers in E4M3, widened and divided by 256. (A NaN reads as ±480 / 256.)
+    /// `[LANES]` numbers in E4M3, widened and divided by 256.
     unsafe fn fp8(p: *const u8) -> Self::V;
     /// `[LANES]` unsigned bytes, widened.
     unsafe fn u8(p: *const u8) -> Self::V;

@@ -1,13 +1,16 @@
-use super::Simd;
+use super::{LANES, Simd};
 use half::{bf16, f16};
+use std::array::from_fn;
 
-/// Plain Rust, four lanes: what every compiler target turns into its own vectors.
+/// Plain Rust: what every compiler target turns into its own vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+type V = [f32; LANES];
+
 #[inline(always)]
-fn map2(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
-    std::array::from_fn(|i| f(a[i], b[i]))
+fn map2(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
+    from_fn(|i| f(a[i], b[i]))
 }
 
 #[inline(always)]
@@ -16,87 +19,112 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// `[LANES]` of what `p` points to.
+///
+/// # Safety
+/// They are readable, and any bytes are a `T`.
+#[inline(always)]
+unsafe fn read<T: Copy>(p: *const u8) -> [T; LANES] {
+    // SAFETY: as the caller promised.
+    unsafe { p.cast::<[T; LANES]>().read_unaligned() }
+}
+
 // SAFETY (all methods): only the pointers' validity is asked for, and the trait's contract gives it.
 impl Simd for Portable {
-    type V = [f32; 4];
-    const LANES: usize = 4;
+    type V = V;
+    const WIDE: bool = false;
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> [f32; 4] {
-        [x; 4]
+    unsafe fn splat(x: f32) -> V {
+        [x; LANES]
     }
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> [f32; 4] {
-        // SAFETY: four readable f32.
-        unsafe { p.cast::<[f32; 4]>().read_unaligned() }
+    unsafe fn load(p: *const f32) -> V {
+        // SAFETY: as the caller promised.
+        unsafe { read(p.cast()) }
     }
     #[inline(always)]
-    unsafe fn store(p: *mut f32, x: [f32; 4]) {
-        // SAFETY: four writable f32.
-        unsafe { p.cast::<[f32; 4]>().write_unaligned(x) }
+    unsafe fn store(p: *mut f32, x: V) {
+        // SAFETY: sixteen writable f32.
+        unsafe { p.cast::<V>().write_unaligned(x) }
     }
     #[inline(always)]
-    unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    unsafe fn add(a: V, b: V) -> V {
         map2(a, b, |a, b| a + b)
     }
     #[inline(always)]
-    unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    unsafe fn sub(a: V, b: V) -> V {
         map2(a, b, |a, b| a - b)
     }
     #[inline(always)]
-    unsafe fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    unsafe fn mul(a: V, b: V) -> V {
         map2(a, b, |a, b| a * b)
     }
     #[inline(always)]
-    unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| fused(a[i], b[i], c[i]))
+    unsafe fn fma(a: V, b: V, c: V) -> V {
+        from_fn(|i| fused(a[i], b[i], c[i]))
     }
     #[inline(always)]
-    unsafe fn max(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        map2(a, b, |a, b| if a > b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: [f32; 4], limit: f32, y: [f32; 4]) -> [f32; 4] {
+    unsafe fn zero_below(x: V, limit: f32, y: V) -> V {
         map2(x, y, |x, y| if x < limit { 0.0 } else { y })
     }
     #[inline(always)]
-    unsafe fn scale_by_power(y: [f32; 4], rounded: [f32; 4]) -> [f32; 4] {
+    unsafe fn scale_by_power(y: V, rounded: V) -> V {
         map2(y, rounded, |y, n| f32::from_bits(y.to_bits().wrapping_add(n.to_bits() << 23)))
     }
     #[inline(always)]
-    unsafe fn sum(x: [f32; 4]) -> f32 {
+    unsafe fn sum(x: V) -> f32 {
+        let x: [f32; 8] = from_fn(|i| x[i] + x[i + 8]);
+        let x: [f32; 4] = from_fn(|i| x[i] + x[i + 4]);
         (x[0] + x[2]) + (x[1] + x[3])
     }
     #[inline(always)]
-    unsafe fn sum4(x: [[f32; 4]; 4]) -> [f32; 4] {
-        // SAFETY: as for this method.
-        x.map(|x| unsafe { Self::sum(x) })
+    unsafe fn sum16(x: &[V; LANES]) -> V {
+        // SAFETY: no instructions are asked for.
+        from_fn(|lane| unsafe { Self::sum(x[lane % 4 * 4 + lane / 4]) })
     }
     #[inline(always)]
-    unsafe fn largest(x: [f32; 4]) -> f32 {
+    unsafe fn transpose_quarters(x: [V; 4]) -> [V; 4] {
+        from_fn(|n| from_fn(|lane| x[lane / 4][n * 4 + lane % 4]))
+    }
+    #[inline(always)]
+    unsafe fn transpose_halves(a: V, b: V) -> [V; 2] {
+        [0, 8].map(|at| from_fn(|lane| if lane < 8 { a[at + lane] } else { b[at + lane - 8] }))
+    }
+    #[inline(always)]
+    unsafe fn largest(x: V) -> f32 {
         x.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
     #[inline(always)]
-    unsafe fn f16(p: *const u8) -> [f32; 4] {
-        // SAFETY: four readable f16.
-        let x = unsafe { p.cast::<[[u8; 2]; 4]>().read_unaligned() };
-        x.map(|b| f16::from_le_bytes(b).to_f32())
+    unsafe fn any_above(x: V, limit: f32) -> bool {
+        x.into_iter().any(|x| x > limit)
     }
     #[inline(always)]
-    unsafe fn bf16(p: *const u8) -> [f32; 4] {
-        // SAFETY: four readable bf16.
-        let x = unsafe { p.cast::<[[u8; 2]; 4]>().read_unaligned() };
-        x.map(|b| bf16::from_le_bytes(b).to_f32())
+    unsafe fn f16(p: *const u8) -> V {
+        // SAFETY: as the caller promised.
+        unsafe { read(p) }.map(|b| f16::from_le_bytes(b).to_f32())
     }
     #[inline(always)]
-    unsafe fn fp8(p: *const u8) -> [f32; 4] {
-        // SAFETY: four readable bytes.
-        let x = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
+    unsafe fn f16_pairs(p: *const u8) -> [V; 2] {
+        // SAFETY: as the caller promised.
+        let pairs = unsafe { read::<[[u8; 2]; 2]>(p) };
+        [0, 1].map(|i| pairs.map(|pair| f16::from_le_bytes(pair[i]).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> V {
+        // SAFETY: as the caller promised.
+        unsafe { read(p) }.map(|b| bf16::from_le_bytes(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn fp8(p: *const u8) -> V {
         // As bits of an f32 the exponent is 120 too small; 2^112 leaves the division by 256. Numbers without an
         // exponent would be subnormal here, so they are taken as integers.
-        x.map(|b| {
+        // SAFETY: as the caller promised.
+        unsafe { read::<u8>(p) }.map(|b| {
             let (sign, magnitude) = (u32::from(b & 0x80) << 24, u32::from(b & 0x7f));
-            let value = if magnitude < 8 {
+            let value = if magnitude == 0x7f {
+                f32::NAN
+            } else if magnitude < 8 {
                 magnitude as f32 * (1.0 / 512.0 / 256.0)
             } else {
                 f32::from_bits((magnitude << 20) + (112 << 23))
@@ -105,9 +133,9 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
-    unsafe fn u8(p: *const u8) -> [f32; 4] {
-        // SAFETY: four readable bytes.
-        unsafe { p.cast::<[u8; 4]>().read_unaligned() }.map(f32::from)
+    unsafe fn u8(p: *const u8) -> V {
+        // SAFETY: as the caller promised.
+        unsafe { read::<u8>(p) }.map(f32::from)
     }
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}

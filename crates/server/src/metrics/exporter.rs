@@ -2,11 +2,11 @@
 
 use super::http::Http;
 use super::text::Format;
+use super::write::Out;
 use crate::config::MetricsCompat;
-use octavo::{Counters, EngineHandle, Histogram, KvSpec, Metrics, Snapshot};
+use octavo::{Counters, EngineHandle, KvSpec, Metrics, Snapshot};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ struct Own {
 
 impl Collector for Own {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
+        let mut out = Out::new(encoder);
         self.encode_requests(&mut out)?;
         self.encode_steps(&mut out)?;
         self.encode_build(&mut out)?;
@@ -225,9 +225,8 @@ impl Own {
         out.counter("octavo_computed_tokens", "Tokens computed", counters.computed_tokens)?;
         out.counter("octavo_evictions", "Times that pages were evicted", counters.evictions)?;
         let classes = [("old", evicted.old), ("recent", evicted.recent), ("prefix", evicted.prefix)];
-        let policy = self.fixed.policy.as_str();
-        let encoder = out.describe("octavo_pages_evicted", "Evicted pages", MetricType::Counter)?;
-        for_each_label(encoder, classes, |class| [("class", class), ("policy", policy)], count)?;
+        let policy = ("policy", self.fixed.policy.as_str());
+        out.counters_with("octavo_pages_evicted", "Evicted pages", policy, "class", &classes)?;
         out.counter("octavo_key_collisions", "Prefixes whose key another had", counters.key_collisions)
     }
 }
@@ -245,7 +244,7 @@ struct Vllm {
 
 impl Collector for Vllm {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
+        let mut out = Out::new(encoder);
         self.encode_gauges(&mut out)?;
         self.encode_counters(&mut out)?;
         self.encode_latencies(&mut out)?;
@@ -315,83 +314,22 @@ impl Vllm {
     fn encode_sizes(&self, out: &mut Out<'_>) -> fmt::Result {
         let m = &self.source.metrics;
         // Octavo does not follow single pages through their lives; the names are there for those who ask for them.
-        let none = Histogram::new(&[0.1, 1.0, 10.0, 60.0, 600.0, 3600.0]);
         for (name, help, histogram) in [
             ("vllm:request_prompt_tokens", "Prompt tokens of a request", &m.request_prompt_tokens),
             ("vllm:request_generation_tokens", "Generated tokens of a request", &m.request_generation_tokens),
             ("vllm:request_params_n", "Choices asked for", &m.request_choices),
             ("vllm:request_params_max_tokens", "Tokens asked for", &m.request_max_tokens),
             ("vllm:iteration_tokens_total", "Tokens computed in a step", &m.step_tokens),
-            ("vllm:kv_block_lifetime_seconds", "Not observed", &none),
-            ("vllm:kv_block_idle_before_evict_seconds", "Not observed", &none),
-            ("vllm:kv_block_reuse_gap_seconds", "Not observed", &none),
+            ("vllm:kv_block_lifetime_seconds", "From taking a page to evicting it", &m.page_lifetime),
+            (
+                "vllm:kv_block_idle_before_evict_seconds",
+                "From the last use of a page to evicting it",
+                &m.page_idle_before_evict,
+            ),
+            ("vllm:kv_block_reuse_gap_seconds", "Between two uses of an idle page", &m.page_reuse_gap),
         ] {
             out.histogram(name, help, histogram)?;
         }
         Ok(())
     }
-}
-
-/// Writes metrics of each kind.
-struct Out<'a>(DescriptorEncoder<'a>);
-
-impl Out<'_> {
-    fn describe<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        kind: MetricType,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, help, None, kind)
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.describe(name, help, MetricType::Gauge)?.encode_gauge(&value)
-    }
-
-    fn gauges(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) -> fmt::Result {
-        let encoder = self.describe(name, help, MetricType::Gauge)?;
-        let value = |mut encoder: MetricEncoder<'_>, value: u64| encoder.encode_gauge(&(value as f64));
-        for_each_label(encoder, values.iter().copied(), |value| [(label, value)], value)
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        count(self.describe(name, help, MetricType::Counter)?, value)
-    }
-
-    fn counters(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) -> fmt::Result {
-        let encoder = self.describe(name, help, MetricType::Counter)?;
-        for_each_label(encoder, values.iter().copied(), |value| [(label, value)], count)
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
-        let mut encoder = self.describe(name, help, MetricType::Histogram)?;
-        // One reading, so that the count is that of the buckets whatever is observed meanwhile.
-        let counts = histogram.buckets();
-        let bounds = histogram.bounds().iter().copied().chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
-        encoder.encode_histogram::<NoLabelSet>(histogram.sum(), counts.iter().sum(), &buckets, None)
-    }
-
-    fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
-        let mut encoder = self.describe(name, help, MetricType::Gauge)?;
-        encoder.encode_family(&labels)?.encode_gauge(&1i64)
-    }
-}
-
-fn count(mut encoder: MetricEncoder<'_>, value: u64) -> fmt::Result {
-    encoder.encode_counter::<NoLabelSet, u64, f64>(&value, None)
-}
-
-fn for_each_label<'v, L: EncodeLabelSet>(
-    mut encoder: MetricEncoder<'_>,
-    values: impl IntoIterator<Item = (&'v str, u64)>,
-    labels: impl Fn(&'v str) -> L,
-    write: impl Fn(MetricEncoder<'_>, u64) -> fmt::Result,
-) -> fmt::Result {
-    for (name, value) in values {
-        let labels = labels(name);
-        write(encoder.encode_family(&labels)?, value)?;
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 mod exporter;
 mod http;
 mod text;
+mod write;
 
 pub(crate) use exporter::Exporter;
 pub(crate) use text::Format;

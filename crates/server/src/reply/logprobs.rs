@@ -1,8 +1,7 @@
 //! How likely tokens were, in the two forms of OpenAI.
 
 use octavo::{TokenLogprobs, Tokenizer};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 /// JSON has no infinity; this is what OpenAI sends for "never".
 const NEVER: f32 = -9999.0;
@@ -17,16 +16,36 @@ pub(crate) struct CompletionLogprobs {
     text_offset: Vec<usize>,
     token_logprobs: Vec<Option<f32>>,
     tokens: Vec<String>,
-    top_logprobs: Vec<Option<Map<String, Value>>>,
+    top_logprobs: Vec<Option<ByName>>,
+}
+
+/// An object with a field a token, the likeliest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct ByName(Vec<(String, f32)>);
+
+impl ByName {
+    /// Different tokens can have one name; the likelier keeps it.
+    fn push(&mut self, name: String, logprob: f32) {
+        if !self.0.iter().any(|(known, _)| *known == name) {
+            self.0.push((name, finite(logprob)));
+        }
+    }
+}
+
+impl Serialize for ByName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, logprob)| (name, logprob)))
+    }
 }
 
 impl CompletionLogprobs {
     /// Adds a token that begins `offset` characters into the text; returns where the next one begins.
     pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer, offset: usize) -> usize {
         let name = |id: u32| printable(tokenizer.token_bytes(id));
+        let mut top = ByName::default();
+        token.top.iter().for_each(|(id, logprob)| top.push(name(*id), *logprob));
         // The chosen token is among them even if it is none of the likeliest.
-        let top = token.top.iter().copied().chain([(token.token, token.logprob)]);
-        let top = top.map(|(id, logprob)| (name(id), finite(logprob).into())).collect();
+        top.push(name(token.token), token.logprob);
         self.text_offset.push(offset);
         self.token_logprobs.push(Some(finite(token.logprob)));
         self.tokens.push(name(token.token));

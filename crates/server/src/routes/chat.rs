@@ -28,12 +28,14 @@ pub(crate) async fn chat(
 fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<Started, ApiError> {
     let ChatRequest { conversation, options, logprobs } = ChatRequest::parse(body.bytes())?;
     app.check_model(options.model.as_deref())?;
-    let prompt = conversation.encode(&app.texts, app.room())?;
-    app.check_prompt(&prompt)?;
+    let prompt = conversation.encode(&app.texts, app.room());
+    let prompt = prompt.and_then(|prompt| app.check_prompt(&prompt).map(|()| prompt));
+    let prompt = prompt.map_err(|error| error.with_prompt_as(|| "messages".into()))?;
     let max_len = app.handle.intake().max_len();
     let defaults = Defaults { max_len, max_tokens: None, logprobs, prompt_logprobs: None };
     let requests = options.requests(vec![prompt], defaults, &app.texts)?;
-    let job = Job::start(&app.handle, requests, permit)?;
+    let job = Job::start(&app.handle, requests, permit);
+    let job = job.map_err(|error| error.with_prompt_as(|| "messages".into()))?;
     let asked = Asked {
         head: head(app, Form::Chat, id),
         texts: app.texts.clone(),

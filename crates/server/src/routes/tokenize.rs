@@ -2,6 +2,7 @@ use super::json;
 use crate::body::read_json;
 use crate::state::App;
 use crate::wire::error::ApiError;
+use crate::wire::prompt::Room;
 use crate::wire::tokenize::{DetokenizeRequest, TokenizeRequest, Tokenized};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -17,7 +18,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let _permit = permit;
         let TokenizeRequest { model, source, strings } = TokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
-        let tokens = source.encode(&app.texts, app.room())?;
+        // Texts that do not fit the model are counted too; a body's size is bound enough.
+        let tokens = source.encode(&app.texts, Room { tokens: u32::MAX, ..app.room() })?;
         let name = |id: &u32| app.texts.tokenizer().token(*id).unwrap_or_default();
         let token_strs = strings.then(|| tokens.iter().map(name).collect());
         let max_model_len = app.handle.intake().max_len().0;

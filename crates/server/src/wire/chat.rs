@@ -64,11 +64,11 @@ impl ChatRequest {
 impl Conversation {
     /// The fields that make up the prompt.
     pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let mut tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+        let mut tools: Vec<Value> = fields.take_json("tools")?.unwrap_or_default();
         if let Some(at) = tools.iter().position(|tool| !tool.is_object()) {
             return Err(ApiError::field(format!("tools[{at}]"), "a tool is a JSON object"));
         }
-        match fields.take::<Value>("tool_choice")? {
+        match fields.take_json::<Value>("tool_choice")? {
             None => {}
             Some(choice) if choice == "auto" => {}
             // A model that is told of no tools calls none.
@@ -81,13 +81,19 @@ impl Conversation {
         Ok(Self {
             messages: message::take(fields)?,
             tools,
-            kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            kwargs: fields.take_json("chat_template_kwargs")?.unwrap_or_default(),
             generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
         })
     }
 
+    /// Bytes that a template may make text of.
+    fn len(&self) -> usize {
+        let messages: usize = self.messages.iter().map(text_len).sum();
+        messages + json_len(self.tools.iter()) + json_len(self.kwargs.values())
+    }
+
     pub(crate) fn encode(&self, texts: &Texts, room: Room) -> Result<Vec<u32>, ApiError> {
-        room.check(self.messages.iter().map(text_len).sum())?;
+        room.check(self.len())?;
         let input = ChatInput {
             messages: &self.messages,
             tools: &self.tools,
@@ -102,11 +108,16 @@ impl Conversation {
 }
 
 fn text_len(message: &Message) -> usize {
-    match &message.content {
+    let text = match &message.content {
         None => 0,
         Some(Content::Text(text)) => text.len(),
         Some(Content::Parts(parts)) => parts.iter().map(|Part::Text { text }| text.len()).sum(),
-    }
+    };
+    text + json_len(message.rest.values())
+}
+
+fn json_len<'a>(values: impl Iterator<Item = &'a Value>) -> usize {
+    values.map(|value| value.to_string().len()).sum()
 }
 
 /// `logprobs` says whether, `top_logprobs` how many alternatives.

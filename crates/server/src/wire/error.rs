@@ -3,7 +3,7 @@
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use octavo::{Failure, NoAnswer, SubmitError};
+use octavo::{Failure, NoAnswer, SamplingError, SubmitError};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -68,10 +68,16 @@ impl ApiError {
         Self { param: Some(shorten(param.into())), ..self }
     }
 
+    /// Where the engine says `prompt`, the client may know it by another name.
+    pub(crate) fn with_prompt_as(self, name: impl FnOnce() -> String) -> Self {
+        if self.param.as_deref() == Some("prompt") { self.with_param(name()) } else { self }
+    }
+
     pub(crate) fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
 
+    #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
@@ -133,13 +139,18 @@ impl From<SubmitError> for ApiError {
                 Self::unavailable("queue_full", message, retry_after)
             }
             SubmitError::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
-            SubmitError::PromptTooLong { .. } | SubmitError::NeverFits { .. } | SubmitError::TooLong(_) => {
+            SubmitError::PromptTooLong { .. }
+            | SubmitError::NeverFits { .. }
+            | SubmitError::OverLimit { .. }
+            | SubmitError::TooLong(_) => {
                 Self::bad_request("context_length_exceeded", message).with_param("prompt")
             }
             SubmitError::EmptyPrompt | SubmitError::NoSuchToken { .. } => Self::field("prompt", message),
             SubmitError::Choices { .. } => Self::field("n", message),
             SubmitError::BestOf { .. } => Self::field("best_of", message),
-            SubmitError::Sampling(error) => Self::field(error.name, message),
+            SubmitError::Sampling(SamplingError { name, value, range }) => {
+                Self::field(name, format_args!("{value} is out of range: it must be {range}"))
+            }
         }
     }
 }

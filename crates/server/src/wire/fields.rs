@@ -18,6 +18,9 @@ pub(crate) struct Fields<'a> {
     prefix: &'static str,
 }
 
+/// For values that are kept as JSON.
+const MOST_JSON: usize = 1 << 20;
+
 impl<'a> Fields<'a> {
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
         let invalid = |message: String| ApiError::bad_request("invalid_json", message);
@@ -45,6 +48,17 @@ impl<'a> Fields<'a> {
             };
             ApiError::field(path, without_position(error.inner()))
         })
+    }
+
+    /// A field of any JSON: a tool, a schema. Such values take many times the memory of their text, so that is bounded.
+    pub(crate) fn take_json<T: Deserialize<'a>>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        match self.fields.get(name).map(|raw| raw.get().len()) {
+            Some(bytes) if bytes > MOST_JSON => {
+                let message = format!("{bytes} bytes of JSON: there can be at most {MOST_JSON}");
+                Err(ApiError::field(self.path(name), message))
+            }
+            _ => self.take(name),
+        }
     }
 
     pub(crate) fn need<T: Deserialize<'a>>(&mut self, name: &str) -> Result<T, ApiError> {
@@ -170,6 +184,14 @@ mod tests {
         let mut options = fields.object("stream_options").unwrap().unwrap();
         assert!(message(options.take::<bool>("include_usage")).starts_with("stream_options.include_usage: "));
         assert_eq!(message(options.end()), "unknown or unsupported: stream_options.x");
+    }
+
+    #[test]
+    fn json_that_is_kept_as_such_is_bounded() {
+        let of = |items: usize| format!(r#"{{"tools": [{}0]}}"#, "0,".repeat(items));
+        let take = |body: &str| Fields::parse(body.as_bytes())?.take_json::<serde_json::Value>("tools");
+        assert!(take(&of(100)).unwrap().is_some());
+        assert!(message(take(&of(MOST_JSON / 2))).starts_with("tools: "));
     }
 
     #[test]

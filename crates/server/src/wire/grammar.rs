@@ -15,7 +15,7 @@ pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {
     };
     add(
         "guided_json",
-        fields.take::<Value>("guided_json")?.map(|value| schema("guided_json", value)).transpose()?,
+        fields.take_json::<Value>("guided_json")?.map(|value| schema("guided_json", value)).transpose()?,
     );
     add("guided_regex", fields.take("guided_regex")?.map(Grammar::Regex));
     add("guided_grammar", fields.take("guided_grammar")?.map(Grammar::Lark));
@@ -64,7 +64,8 @@ fn response_format(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {
 
 fn json_schema(format: &mut Fields<'_>) -> Result<Grammar, ApiError> {
     const PATH: &str = "response_format.json_schema";
-    let mut outer: serde_json::Map<String, Value> = format.need("json_schema")?;
+    let outer: Option<serde_json::Map<String, Value>> = format.take_json("json_schema")?;
+    let mut outer = outer.ok_or_else(|| ApiError::field(PATH, "this field is required"))?;
     for known in ["name", "description", "strict"] {
         outer.remove(known);
     }
@@ -82,7 +83,7 @@ fn json_schema(format: &mut Fields<'_>) -> Result<Grammar, ApiError> {
 fn structured_outputs(fields: &mut Fields<'_>) -> Result<Option<Named>, ApiError> {
     let Some(mut outputs) = fields.object("structured_outputs")? else { return Ok(None) };
     let mut asked = Vec::new();
-    if let Some(value) = outputs.take::<Value>("json")? {
+    if let Some(value) = outputs.take_json::<Value>("json")? {
         asked.push(("json", schema("structured_outputs.json", value)?));
     }
     asked.extend(outputs.take("regex")?.map(|regex| ("regex", Grammar::Regex(regex))));

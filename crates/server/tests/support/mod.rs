@@ -1,7 +1,7 @@
 //! The real server over the real engine and the built-in model, and a client that sends whatever bytes it is told to.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use octavo::{Llm, Options, Pages, Tokens};
+use octavo::{EngineHandle, Llm, Options, Pages, Tokens};
 use octavo_server::{ServerOptions, serve};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
+    pub(crate) engine: EngineHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,14 +39,15 @@ impl TestServer {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.unwrap().block_on(async move {
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
                 let serving = Llm::load(&engine, &mut |_| {}).unwrap().serve();
+                tell.send((listener.local_addr().unwrap(), serving.handle.clone())).unwrap();
                 let config = server.try_into().unwrap();
                 let shutdown = async { drop(stopped.await) };
                 serve(listener, serving, config, shutdown).await.unwrap();
             });
         });
-        Self { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
+        let (address, engine) = told.recv().unwrap();
+        Self { address, engine, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Tells the server to shut down, without waiting for it.
@@ -133,6 +135,19 @@ impl TestServer {
                 return;
             }
             assert!(Instant::now() < deadline, "{what}: {cache}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The metrics once they hold a line.
+    pub(crate) fn wait_for_metrics(&self, line: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let text = self.get("/metrics").text().to_owned();
+            if text.contains(line) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "no {line} in {text}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

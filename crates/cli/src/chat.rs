@@ -1,0 +1,169 @@
+//! `octavo chat`: a conversation in the terminal.
+
+use crate::engine_args::EngineArgs;
+use crate::generate::SamplingArgs;
+use anyhow::{Context, Result, bail};
+use octavo::{Event, FinishReason, Flow, Hub, Llm, Message, Outputs, Request};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Talk to a model in the terminal
+///
+/// One line is one message. Earlier turns stay in the KV cache, so that only new text is read. /reset forgets the
+/// conversation, /system TEXT sets the system message, /stats shows the cache, /quit or Ctrl-D ends. Ctrl-C ends an
+/// answer and keeps what was said. Without --model the built-in model answers, which knows a little about Rust.
+/// Options come from the environment and a file as for `octavo serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Command {
+    /// Read options from a TOML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The most tokens in an answer
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 512)]
+    max_tokens: u32,
+}
+
+/// A conversation so far.
+struct Chat<'a> {
+    command: &'a Command,
+    llm: Llm,
+    system: Option<String>,
+    turns: Vec<Message>,
+    interrupted: Arc<AtomicBool>,
+    /// Somebody is looking: prompts and hints make sense.
+    terminal: bool,
+}
+
+pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
+    let llm = command.engine.load(hub)?;
+    if !llm.texts().has_template() {
+        bail!("{} has no chat template: use `octavo generate`", llm.name());
+    }
+    let interrupted = crate::interrupt::flag()?;
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if terminal {
+        println!("{} on {}. /quit ends, /reset starts over.", llm.name(), llm.device());
+    }
+    let mut chat =
+        Chat { command, llm, system: command.system.clone(), turns: Vec::new(), interrupted, terminal };
+    let mut line = String::new();
+    while chat.read(&mut line)? {
+        if !chat.take(line.trim())? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Chat<'_> {
+    /// The next line; `false` at the end of the input.
+    fn read(&self, line: &mut String) -> Result<bool> {
+        if self.terminal {
+            print!("> ");
+            std::io::stdout().flush().context("cannot write to the terminal")?;
+        }
+        line.clear();
+        Ok(std::io::stdin().lock().read_line(line).context("standard input is not text")? > 0)
+    }
+
+    /// Whether to go on.
+    fn take(&mut self, line: &str) -> Result<bool> {
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("", "") => {}
+            ("/quit" | "/exit", _) => return Ok(false),
+            ("/reset", _) => self.turns.clear(),
+            ("/system", text) => self.system = (!text.is_empty()).then(|| text.to_owned()),
+            ("/stats", _) => self.show_cache(),
+            (word, _) if word.starts_with('/') => {
+                eprintln!("there is /reset, /system TEXT, /stats and /quit")
+            }
+            _ => self.answer(line)?,
+        }
+        Ok(true)
+    }
+
+    fn show_cache(&mut self) {
+        let snapshot = self.llm.engine().cache().snapshot();
+        let pages = snapshot.pages;
+        println!(
+            "pages: {} used, {} cached, {} reserved, {} free of {}; {} prompt tokens found in the cache so far",
+            pages.used.0,
+            pages.cached.0,
+            pages.reserved.0,
+            pages.free.0,
+            pages.total.0,
+            snapshot.counters.hit_tokens,
+        );
+    }
+
+    /// Asks the model, and prints the answer as it comes. What cannot be answered is taken back.
+    fn answer(&mut self, text: &str) -> Result<()> {
+        self.turns.push(Message::new("user", text));
+        match self.ask() {
+            Ok(answer) => {
+                self.turns.push(Message::new("assistant", answer));
+                Ok(())
+            }
+            Err(error) => {
+                self.turns.pop();
+                if !self.terminal {
+                    return Err(error);
+                }
+                eprintln!("octavo: {error:#} (/reset starts over)");
+                Ok(())
+            }
+        }
+    }
+
+    fn ask(&mut self) -> Result<String> {
+        let system = self.system.iter().map(|text| Message::new("system", text.clone()));
+        let messages: Vec<Message> = system.chain(self.turns.iter().cloned()).collect();
+        let prompt = self.llm.encode_chat(&messages)?;
+        let request = Request {
+            sampling: self.command.sampling.over(self.llm.default_sampling()),
+            stop_tokens: self.llm.stop_tokens(),
+            ..Request::new(prompt, self.command.max_tokens)
+        };
+        self.interrupted.store(false, Ordering::Relaxed);
+        let interrupted = Arc::clone(&self.interrupted);
+        let bar = crate::progress::bar("reading");
+        let mut out = std::io::stdout().lock();
+        let mut watch = |_: usize, event: &Event| {
+            let text = match event {
+                Event::Prefill { done, total, .. } => {
+                    bar.set_length(total.0.into());
+                    bar.set_position(done.0.into());
+                    if done == total {
+                        bar.finish_and_clear();
+                    }
+                    ""
+                }
+                Event::Token(token) => &token.text,
+                Event::Finished(end) => &end.text,
+                Event::PromptLogprobs(_) | Event::Done(_) | Event::Failed(_) => "",
+            };
+            let unread = write!(out, "{text}").and_then(|()| out.flush()).is_err();
+            if unread || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
+        };
+        let outputs = self.llm.engine().generate(vec![request], &mut watch)?.remove(0);
+        let Outputs { mut choices, failure, .. } = outputs;
+        let _ = writeln!(out);
+        if let Some(failure) = failure {
+            return Err(failure.into());
+        }
+        let answer = choices.remove(0);
+        if self.terminal && answer.finish == Some(FinishReason::Length) {
+            eprintln!("(cut off after {} tokens)", answer.tokens.len());
+        }
+        Ok(answer.text)
+    }
+}

@@ -1,0 +1,116 @@
+//! Options from the command line, the environment and a file, in this order.
+//!
+//! Every long option `--some-name` of `octavo serve` and `octavo chat` is also the variable `OCTAVO_SOME_NAME` and the
+//! key `some-name` of a configuration file. A file's value is put on the command line unless something stronger is
+//! there already, so that all three are checked by the same code. An option is stronger also than those it excludes:
+//! `--num-pages` on the command line wins over `kv-memory` in a file.
+
+use anyhow::{Context, Result, bail};
+use clap::builder::BoolishValueParser;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command, Id};
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Lets the options of `commands` come from the environment, unless `argv` rules them out.
+pub(crate) fn with_environment(command: Command, commands: &[&'static str], argv: &[OsString]) -> Command {
+    // What is wrong with the command line is said later; a call for help types no option.
+    let typed = command.clone().ignore_errors(true).try_get_matches_from(argv).ok();
+    commands.iter().fold(command, |command, name| {
+        let typed = typed.as_ref().and_then(|typed| typed.subcommand_matches(name));
+        command.mut_subcommand(name, |command| read_environment(command, typed))
+    })
+}
+
+fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
+    let overruled = typed.map(|typed| overruled(&command, typed)).unwrap_or_default();
+    command.mut_args(|arg| {
+        let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
+            return arg;
+        };
+        if overruled.contains(arg.get_id()) {
+            return arg;
+        }
+        // The name lives as long as the command does: to the end of the program.
+        let name = variable(long).leak();
+        let arg = arg.env(&*name).hide_env_values(true);
+        // A switch may be set to 1 or yes as well.
+        if matches!(arg.get_action(), ArgAction::SetTrue) {
+            arg.value_parser(BoolishValueParser::new())
+        } else {
+            arg
+        }
+    })
+}
+
+/// The options that were given in `matches`, and those that cannot be had together with one of them.
+fn overruled(command: &Command, matches: &ArgMatches) -> HashSet<Id> {
+    let explicit = [ValueSource::CommandLine, ValueSource::EnvVariable];
+    let given: HashSet<&Id> = matches
+        .ids()
+        .filter(|id| matches.value_source(id.as_str()).is_some_and(|source| explicit.contains(&source)))
+        .collect();
+    let mut overruled: HashSet<Id> = given.iter().map(|id| (*id).clone()).collect();
+    for arg in command.get_arguments() {
+        for rival in command.get_arg_conflicts_with(arg) {
+            // Either of the two may be the one that names the other.
+            for (one, other) in [(arg, rival), (rival, arg)] {
+                if given.contains(one.get_id()) {
+                    overruled.insert(other.get_id().clone());
+                }
+            }
+        }
+    }
+    overruled
+}
+
+fn variable(long: &str) -> String {
+    format!("OCTAVO_{}", long.replace('-', "_").to_ascii_uppercase())
+}
+
+/// What a configuration file adds to `argv`, whose subcommand gave `matches`.
+pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) -> Result<Vec<OsString>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let table: toml::Table =
+        text.parse().with_context(|| format!("{} is not a configuration file", path.display()))?;
+    let overruled = overruled(command, matches);
+    let mut added = Vec::new();
+    for (key, value) in &table {
+        let long = key.replace('_', "-");
+        let named = |arg: &&clap::Arg| arg.get_long() == Some(&long) && long != "config";
+        let Some(arg) = command.get_arguments().find(named) else {
+            bail!(
+                "{}: there is no option `{key}`; `octavo {} --help` lists them",
+                path.display(),
+                command.get_name()
+            );
+        };
+        if overruled.contains(arg.get_id()) {
+            continue;
+        }
+        match (arg.get_action(), value) {
+            (ArgAction::SetTrue, toml::Value::Boolean(true)) => added.push(format!("--{long}").into()),
+            (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
+            (ArgAction::SetTrue, _) => bail!("{}: `{key}` is true or false", path.display()),
+            (_, toml::Value::Array(values)) => {
+                for value in values {
+                    added.push(format!("--{long}={}", plain(path, key, value)?).into());
+                }
+            }
+            (_, value) => added.push(format!("--{long}={}", plain(path, key, value)?).into()),
+        }
+    }
+    Ok(added)
+}
+
+/// A value as one would type it.
+fn plain(path: &Path, key: &str, value: &toml::Value) -> Result<String> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        toml::Value::Boolean(truth) => Ok(truth.to_string()),
+        _ => bail!("{}: `{key}` must be text, a number, true or false", path.display()),
+    }
+}

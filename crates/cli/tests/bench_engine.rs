@@ -1,0 +1,86 @@
+//! The benches of the engine as a user runs them: the real binary, on sizes so small that most figures mean nothing.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Octavo;
+
+const BENCH: Octavo = Octavo("bench");
+
+fn assert_positive(object: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(object[key].as_f64().is_some_and(|figure| figure > 0.0), "{key} of {object}");
+    }
+}
+
+fn assert_has_goals(report: &Value, bench: &str) {
+    assert_eq!(report["bench"], bench);
+    let goals = report["goals"].as_array().expect("a list of goals");
+    assert!(!goals.is_empty() && goals.iter().all(|goal| goal["met"].is_boolean()), "{report}");
+}
+
+/// Every JSON key that a bench's help names.
+fn keys_in_help(bench: &str) -> Vec<String> {
+    let help = BENCH.text(&[bench, "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, keys) = help.split_once("JSON keys: ").expect("the help names its keys");
+    let keys = keys.split(['(', '.']).next().unwrap();
+    let keys = keys.split(", ").filter(|key| !key.contains("what they were"));
+    keys.map(|key| key.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_scheduler_bench_has_its_keys() {
+    let report = BENCH.object(&["scheduler", "--quick"]);
+    assert_has_goals(&report, "scheduler");
+    assert_positive(&report, &["us_per_step_256"]);
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.last().unwrap()["sequences"], 256);
+    for cell in cells {
+        assert_positive(cell, &["plan_us", "publish_us", "scheduler_us", "sample_us"]);
+    }
+}
+
+#[test]
+fn the_engine_runs_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
+    let report = BENCH.object(&["capacity"]);
+    assert_has_goals(&report, "capacity");
+    assert_eq!(report["goals_met"], true, "{report}");
+    let keys = ["length", "contiguous", "paged", "claimed"];
+    let cells = report["cells"].as_array().unwrap().iter();
+    let found: Vec<_> = cells.map(|cell| keys.map(|key| cell[key].clone())).collect();
+    let expected = [(256, 128, 16.0), (512, 64, 8.0), (1024, 32, 4.0), (2048, 16, 2.0)];
+    let expected =
+        expected.map(|(length, paged, claimed)| [json!(length), json!(8), json!(paged), json!(claimed)]);
+    assert_eq!(found[..4], expected);
+    assert_eq!(found[4][0], 4096);
+}
+
+#[test]
+fn the_serving_bench_has_its_keys_for_both_back_ends() {
+    let report = BENCH.object(&["serving", "--quick"]);
+    assert_has_goals(&report, "serving");
+    assert_positive(&report, &["paged_over_contiguous", "paged_over_contiguous_decode"]);
+    assert_positive(
+        &report,
+        &["paged_over_contiguous_predicted", "ttft_speedup_shared_prefix", "p99_itl_ms"],
+    );
+    for (side, batch) in [("contiguous", 8), ("paged", 24)] {
+        assert_eq!(report[side]["batch"], batch, "{report}");
+        assert_positive(&report[side], &["tokens_per_s", "decode_tokens_per_s", "mean_ttft_ms", "tokens"]);
+    }
+    assert_eq!(report["contiguous"]["tokens"], report["paged"]["tokens"], "the same load");
+}
+
+#[test]
+fn every_key_that_the_help_names_is_there() {
+    for (bench, args) in [
+        ("scheduler", &["scheduler", "--quick"][..]),
+        ("capacity", &["capacity"]),
+        ("serving", &["serving", "--quick"]),
+    ] {
+        let report = BENCH.object(args);
+        for key in keys_in_help(bench) {
+            assert!(!report[&key].is_null(), "{bench}: {key:?} of {report}");
+        }
+    }
+}

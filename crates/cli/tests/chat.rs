@@ -1,0 +1,109 @@
+//! `octavo chat` with its input from a pipe: the real binary with the built-in model.
+
+#[path = "support/server.rs"]
+mod server;
+
+use server::{file, octavo};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+/// A conversation of these lines, without chance.
+fn chat(args: &[&str], lines: &str) -> Output {
+    let mut command = octavo(&[&["chat", "--temperature", "0"], args].concat());
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("the binary starts");
+    process.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    process.wait_with_output().unwrap()
+}
+
+/// What was answered, by line, in a conversation that ends well.
+fn answers(args: &[&str], lines: &str) -> Vec<String> {
+    let Output { status, stdout, stderr } = chat(args, lines);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_line_is_answered_and_what_was_said_is_known() {
+    let lines = answers(&[], "My name is Ada.\nWhat is my name?\n");
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[1], "Your name is Ada.");
+}
+
+#[test]
+fn the_last_line_needs_no_line_break_and_empty_ones_are_skipped() {
+    assert_eq!(answers(&[], "\n\nWhat does Vec::push do?").len(), 1);
+    assert!(answers(&[], "").is_empty());
+}
+
+#[test]
+fn reset_forgets_what_was_said() {
+    let lines = answers(&[], "My name is Ada.\n/reset\nWhat is my name?\n");
+    assert_eq!(lines.len(), 2);
+    assert!(!lines[1].contains("Ada"), "{lines:?}");
+}
+
+#[test]
+fn stats_show_that_earlier_turns_came_from_the_cache() {
+    let lines = answers(&["--num-pages", "64"], "My name is Ada.\n/stats\nWhat is my name?\n/stats\n");
+    assert!(lines[1].starts_with("pages: 0 used") && lines[1].contains("free of 64"), "{lines:?}");
+    assert!(lines[1].contains("; 0 prompt tokens found"), "{lines:?}");
+    assert!(!lines[3].contains("; 0 prompt tokens found"), "{lines:?}");
+}
+
+#[test]
+fn quit_ends_before_the_rest_is_read() {
+    assert!(answers(&[], "/quit\nWhat does Vec::push do?\n").is_empty());
+}
+
+#[test]
+fn an_unknown_command_is_answered_with_those_there_are() {
+    let output = chat(&[], "/help\n");
+    assert!(output.status.success() && output.stdout.is_empty());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(["/reset", "/system", "/stats", "/quit"].iter().all(|name| said.contains(name)), "{said}");
+}
+
+#[test]
+fn a_conversation_that_no_longer_fits_fails_once_and_in_words() {
+    let output = chat(&["--max-model-len", "40"], "hi\nhi\nhi\nhi\nhi\nhi\n");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.matches("takes at most 40 tokens").count(), 1, "{said}");
+}
+
+#[test]
+fn what_is_no_text_is_refused() {
+    let mut command = octavo(&["chat"]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(b"\xff\xfe\n").unwrap();
+    let output = process.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("not text"));
+}
+
+#[test]
+fn options_come_from_a_file_and_the_environment_as_well() {
+    let path = file("chat.toml", "max-tokens = 2\n");
+    let config = ["--config", path.to_str().unwrap()];
+    let short = answers(&config, "What does Vec::push do?\n");
+    let whole = answers(&[&config[..], &["--max-tokens", "64"]].concat(), "What does Vec::push do?\n");
+    assert!(short[0].len() < whole[0].len() && whole[0].starts_with(&short[0]), "{short:?} {whole:?}");
+}
+
+#[test]
+fn a_model_without_a_template_is_sent_to_generate() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+    let model = std::env::temp_dir().join(format!("octavo-no-template-{}", std::process::id()));
+    std::fs::create_dir_all(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(demo.join(name), model.join(name)).unwrap();
+    }
+    let output = chat(&["--model", model.to_str().unwrap()], "hi\n");
+    std::fs::remove_dir_all(&model).unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no chat template: use `octavo generate`"), "{said}");
+}

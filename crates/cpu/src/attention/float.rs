@@ -1,0 +1,212 @@
+//! Multiply-adds in f32, for every precision and level. A score is a sum over `head_dim` in sixteen interleaved
+//! parts, each in order, that are then added in one fixed tree; an output sums its positions in order.
+
+#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
+
+use super::arithmetic::{Arithmetic, LINE, Tile};
+use super::element::{Element, F32};
+use super::reduce::{Sums, reduced};
+use super::scratch::Line;
+use super::softmax::State;
+use super::tile::TILE;
+use crate::simd::{LANES, Simd};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+pub(crate) struct Float<S, E>(PhantomData<(S, E)>);
+
+impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
+    type S = S;
+    const STEP: usize = LANES;
+    const STAGE_FROM: usize = 9;
+    const PADS: bool = false;
+    const SCALED: bool = E::SCALED;
+    const SHIFTED: bool = E::SHIFTED;
+
+    #[inline(always)]
+    unsafe fn parameters(stored: *const u8) -> [S::V; 2] {
+        // SAFETY: as the caller promised.
+        unsafe { E::parameters::<S>(stored) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_query(
+        from: *const f32,
+        dim: usize,
+        scale: f32,
+        to: *mut f32,
+        width: usize,
+        state: &mut State,
+    ) {
+        // SAFETY: `dim` readable numbers; scratch rows are padded with zeros to whole vectors.
+        unsafe {
+            for i in 0..dim {
+                *to.add(i) = *from.add(i) * scale;
+            }
+            let mut sum = S::splat(0.0);
+            for i in (0..width).step_by(LANES) {
+                sum = S::add(sum, S::load(to.add(i)));
+            }
+            state.sum = S::sum(sum);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
+        let whole = tile.dim / LANES * LANES;
+        for (slot, half) in slots.clone().flat_map(|slot| [(slot, 0), (slot, 1)]) {
+            // SAFETY: `dim` elements are readable; scratch rows are as wide as whole vectors.
+            unsafe {
+                let from = tile.stored[half].add(slot * tile.row_bytes);
+                let to = to[half].add(slot * tile.width);
+                for byte in (0..tile.row_bytes).step_by(LINE) {
+                    tile.fetch::<S>(half, from.add(byte));
+                }
+                for i in (0..whole).step_by(LANES) {
+                    S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
+                }
+                if whole < tile.dim {
+                    let mut tail = [0u8; LANES * 4];
+                    let bytes = (tile.dim - whole) * E::BYTES;
+                    std::ptr::copy_nonoverlapping(from.add(whole * E::BYTES), tail.as_mut_ptr(), bytes);
+                    S::store(to.add(whole), E::widen::<S>(tail.as_ptr()));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        _slots: &Range<usize>,
+        queries: [*const f32; Q],
+    ) -> [S::V; Q] {
+        // SAFETY: as the caller promised; staged rows are f32.
+        unsafe {
+            if STAGED {
+                reduced::<S, Products<F32, true>, Q>(tile, queries)
+            } else {
+                reduced::<S, Products<E, false>, Q>(tile, queries)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        slots: &Range<usize>,
+        weights: [S::V; Q],
+        outputs: [*mut f32; Q],
+    ) {
+        let mut lines = [Line([0.0; TILE]); Q];
+        // SAFETY: as the caller promised; staged rows are f32.
+        unsafe {
+            for i in 0..Q {
+                S::store(lines[i].0.as_mut_ptr(), weights[i]);
+            }
+            if STAGED {
+                values::<S, F32, Q, true>(tile, slots, &lines, outputs);
+            } else {
+                values::<S, E, Q, false>(tile, slots, &lines, outputs);
+            }
+        }
+    }
+}
+
+struct Products<R, const STAGED: bool>(PhantomData<R>);
+
+impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
+    #[inline(always)]
+    unsafe fn sums<const Q: usize, const P: usize>(
+        tile: &Tile,
+        from: usize,
+        queries: [*const f32; Q],
+    ) -> [[S::V; Q]; P] {
+        // SAFETY: rows and queries are as wide as whole vectors.
+        unsafe {
+            let mut rows = [tile.rows[0].wrapping_add(from.wrapping_mul(tile.stride)); P];
+            for j in 1..P {
+                rows[j] = rows[j - 1].wrapping_add(tile.stride);
+            }
+            let mut sums = [[S::splat(0.0); Q]; P];
+            for i in (0..tile.width).step_by(LANES) {
+                let mut query = [S::splat(0.0); Q];
+                for n in 0..Q {
+                    query[n] = S::load(queries[n].add(i));
+                }
+                for j in 0..P {
+                    let key = R::widen::<S>(rows[j].add(i * R::BYTES));
+                    if !STAGED && (i * R::BYTES).is_multiple_of(LINE) {
+                        tile.fetch::<S>(0, rows[j].add(i * R::BYTES));
+                    }
+                    for n in 0..Q {
+                        sums[j][n] = S::fma(key, query[n], sums[j][n]);
+                    }
+                }
+            }
+            sums
+        }
+    }
+}
+
+/// `outputs[i] += weights[i][slot] * values[slot]`, slot by slot.
+#[inline(always)]
+unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
+    tile: &Tile,
+    slots: &Range<usize>,
+    weights: &[Line; Q],
+    outputs: [*mut f32; Q],
+) {
+    const WIDE: usize = 4;
+    let wide = if S::WIDE { tile.width / (WIDE * LANES) * (WIDE * LANES) } else { 0 };
+    // SAFETY: rows and outputs are as wide as whole vectors.
+    unsafe {
+        for i in (0..wide).step_by(WIDE * LANES) {
+            add::<S, R, Q, STAGED, WIDE>(tile, slots, weights, outputs, i);
+        }
+        for i in (wide..tile.width).step_by(LANES) {
+            add::<S, R, Q, STAGED, 1>(tile, slots, weights, outputs, i);
+        }
+    }
+}
+
+/// The same for the `N` vectors of elements from `at` on.
+#[inline(always)]
+unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: usize>(
+    tile: &Tile,
+    slots: &Range<usize>,
+    weights: &[Line; Q],
+    outputs: [*mut f32; Q],
+    at: usize,
+) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let mut sums = [[S::splat(0.0); N]; Q];
+        for i in 0..Q {
+            for n in 0..N {
+                sums[i][n] = S::load(outputs[i].add(at + n * LANES));
+            }
+        }
+        for slot in slots.clone() {
+            let row = tile.rows[1].wrapping_add(slot.wrapping_mul(tile.stride)).add(at * R::BYTES);
+            let mut value = [S::splat(0.0); N];
+            for n in 0..N {
+                value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
+                if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
+                    tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
+                }
+            }
+            for i in 0..Q {
+                let weight = S::splat(weights[i].0[slot]);
+                for n in 0..N {
+                    sums[i][n] = S::fma(weight, value[n], sums[i][n]);
+                }
+            }
+        }
+        for i in 0..Q {
+            for n in 0..N {
+                S::store(outputs[i].add(at + n * LANES), sums[i][n]);
+            }
+        }
+    }
+}

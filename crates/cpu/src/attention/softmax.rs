@@ -1,0 +1,116 @@
+//! The online softmax, in base 2: scores of a tile become weights, and what was summed under a smaller maximum is
+//! scaled down.
+
+use super::scratch::Line;
+use super::tile::TILE;
+use crate::simd::{LANES, Simd};
+use std::ops::Range;
+
+/// What is known of one query so far.
+#[derive(Clone, Copy)]
+pub(crate) struct State {
+    /// What a product of the stored query is multiplied with.
+    pub(crate) factor: f32,
+    /// Sum of the scaled query, for keys that are shifted.
+    pub(crate) sum: f32,
+    /// Largest score.
+    largest: f32,
+    /// Sums of the weights, and of the weights times their values' shifts; slot by slot.
+    total: Line,
+    shift: Line,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let zero = Line([0.0; TILE]);
+        Self { factor: 1.0, sum: 0.0, largest: f32::NEG_INFINITY, total: zero, shift: zero }
+    }
+}
+
+/// Scales and shifts of a tile's keys and values: `[scale, shift]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters<S: Simd> {
+    pub(crate) keys: [S::V; 2],
+    pub(crate) values: [S::V; 2],
+}
+
+/// `x` in the lanes of `slots`, `other` in the others.
+#[inline(always)]
+pub(crate) unsafe fn within<S: Simd>(x: S::V, slots: &Range<usize>, other: f32) -> S::V {
+    if *slots == (0..TILE) {
+        return x;
+    }
+    let (mut all, mut kept) = ([0.0; LANES], [other; LANES]);
+    // SAFETY: arrays of LANES.
+    unsafe {
+        S::store(all.as_mut_ptr(), x);
+        kept[slots.clone()].copy_from_slice(&all[slots.clone()]);
+        S::load(kept.as_ptr())
+    }
+}
+
+impl State {
+    /// Products with the keys in, weights of the values out; `output`, `[width]`, is what was summed so far.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    #[inline(always)]
+    pub(crate) unsafe fn soften<S: Simd>(
+        &mut self,
+        products: S::V,
+        slots: &Range<usize>,
+        parameters: Option<&Parameters<S>>,
+        shifted: bool,
+        output: *mut f32,
+        width: usize,
+    ) -> S::V {
+        // SAFETY: as the caller promised; lines have LANES numbers.
+        unsafe {
+            let mut score = products;
+            if let Some(parameters) = parameters {
+                score = S::mul(score, S::mul(parameters.keys[0], S::splat(self.factor)));
+                if shifted {
+                    score = S::fma(S::splat(self.sum), parameters.keys[1], score);
+                }
+            }
+            score = within::<S>(score, slots, f32::NEG_INFINITY);
+            if S::any_above(score, self.largest) {
+                self.rescale::<S>(S::largest(score), output, width);
+            }
+            let weight = S::exp2(S::sub(score, S::splat(self.largest)));
+            S::store(self.total.0.as_mut_ptr(), S::add(S::load(self.total.0.as_ptr()), weight));
+            let Some(parameters) = parameters else { return weight };
+            if shifted {
+                let shift = S::fma(weight, parameters.values[1], S::load(self.shift.0.as_ptr()));
+                S::store(self.shift.0.as_mut_ptr(), shift);
+            }
+            S::mul(weight, parameters.values[0])
+        }
+    }
+
+    /// A larger score was found.
+    #[inline(always)]
+    unsafe fn rescale<S: Simd>(&mut self, largest: f32, output: *mut f32, width: usize) {
+        // SAFETY: lines have LANES numbers, and `output` is as wide as whole vectors.
+        unsafe {
+            let factor = S::exp2(S::splat(self.largest - largest));
+            self.largest = largest;
+            let multiply = |at: *mut f32| S::store(at, S::mul(S::load(at), factor));
+            multiply(self.total.0.as_mut_ptr());
+            multiply(self.shift.0.as_mut_ptr());
+            for i in (0..width).step_by(LANES) {
+                multiply(output.add(i));
+            }
+        }
+    }
+
+    /// What is added to an output at the end, and what it is multiplied with then.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    #[inline(always)]
+    pub(crate) unsafe fn finish<S: Simd>(&self) -> (f32, f32) {
+        // SAFETY: lines have LANES numbers.
+        unsafe { (S::sum(S::load(self.shift.0.as_ptr())), 1.0 / S::sum(S::load(self.total.0.as_ptr()))) }
+    }
+}

@@ -1,0 +1,196 @@
+//! The engine on its own thread.
+
+mod fake;
+
+use fake::{Bench, PageRunner, expected, prompt};
+use octavo_engine::{
+    Engine, EngineConfig, EngineHandle, Event, Failure, NoAnswer, Outputs, Request, Sink, SubmitError,
+};
+use octavo_kv::{PinError, Prompt, Scope};
+use octavo_types::{Pages, Tokens};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Twenty-four pages of four tokens; a row takes `pace`.
+fn start(pace: Duration) -> (EngineHandle, JoinHandle<()>) {
+    let settings = Bench::pool(24, 4);
+    let mut runner = PageRunner::new(settings.total, settings.page_size);
+    runner.pace = pace;
+    let config = EngineConfig { max_waiting: 1000, ..EngineConfig::new(4, Tokens(96)) };
+    EngineHandle::spawn(Engine::new(config, settings, Box::new(runner), None).unwrap())
+}
+
+fn sink() -> (Sink, Receiver<Event>) {
+    let (send, events) = channel();
+    (Box::new(move |event| drop(send.send(event))), events)
+}
+
+/// Everything up to the last event.
+fn outputs(events: &Receiver<Event>) -> Outputs {
+    let mut outputs = Outputs::default();
+    loop {
+        let event = events.recv_timeout(SOON).expect("an engine ends what it accepted");
+        let last = event.is_last();
+        outputs.take(event);
+        if last {
+            assert!(events.recv_timeout(SOON).is_err(), "nothing follows, and the sink is dropped");
+            return outputs;
+        }
+    }
+}
+
+/// Asks until the answer is right.
+fn wait_until(handle: &EngineHandle, right: impl Fn(&octavo_engine::CacheReport) -> bool) {
+    let began = Instant::now();
+    while !right(&handle.report(SOON).unwrap()) {
+        assert!(began.elapsed() < SOON, "it never happened");
+    }
+}
+
+#[test]
+fn events_come_in_order() {
+    let (handle, thread) = start(Duration::ZERO);
+    let (sink, events) = sink();
+    let request = Request::new(prompt(1, 10), 4);
+    let ticket = handle.submit(request.clone(), sink).unwrap();
+    let all: Vec<Event> = events.iter().collect();
+    let tokens = expected(&request, 0, Tokens(96));
+    assert!(matches!(all[0], Event::Prefill { done: Tokens(10), total: Tokens(10), .. }));
+    for (event, token) in all[1..].iter().zip(&tokens) {
+        assert!(matches!(event, Event::Token(new) if new.token == *token), "{event:?}");
+    }
+    assert!(matches!(all[5], Event::Finished(_)) && matches!(all[6], Event::Done(_)) && all.len() == 7);
+    drop(ticket);
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
+fn dropping_a_ticket_ends_its_request_and_frees_its_pages() {
+    let (handle, thread) = start(Duration::from_millis(2));
+    let (gone, never_ends) = sink();
+    let ticket = handle.submit(Request::new(prompt(1, 5), 90), gone).unwrap();
+    wait_until(&handle, |report| report.sequences.len() == 1);
+    drop(ticket);
+    wait_until(&handle, |report| report.sequences.is_empty() && report.snapshot.pages.used == Pages(0));
+    let events: Vec<Event> = never_ends.iter().collect();
+    assert!(!events.iter().any(Event::is_last), "nobody is there to hear how it ended");
+    assert_eq!(handle.metrics().finished.abort.get(), 1);
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
+fn dropping_every_handle_and_ticket_ends_the_thread() {
+    let (handle, thread) = start(Duration::from_millis(1));
+    let (sink, _events) = sink();
+    let ticket = handle.submit(Request::new(prompt(1, 5), 90), sink).unwrap();
+    drop((handle, ticket));
+    thread.join().unwrap();
+}
+
+#[test]
+fn stopping_lets_those_under_way_end_and_takes_no_others() {
+    let (handle, thread) = start(Duration::from_millis(1));
+    let requests: Vec<_> = (0..8).map(|who| Request::new(prompt(who, 5), 6)).collect();
+    let under_way: Vec<_> = requests
+        .iter()
+        .map(|request| {
+            let (sink, events) = sink();
+            (handle.submit(request.clone(), sink).unwrap(), events)
+        })
+        .collect();
+    handle.stop(SOON);
+    let refused = handle.submit(Request::new(prompt(1, 5), 6), sink().0).unwrap_err();
+    assert_eq!(refused, SubmitError::ShuttingDown);
+    for (request, (_, events)) in requests.iter().zip(&under_way) {
+        let outputs = outputs(events);
+        assert_eq!(outputs.failure, None);
+        assert_eq!(outputs.choices[0].tokens, expected(request, 0, Tokens(96)));
+    }
+    thread.join().unwrap();
+    assert_eq!(handle.report(SOON).unwrap_err(), NoAnswer::Stopped);
+    assert_eq!(handle.intake().waiting(), 0);
+}
+
+#[test]
+fn what_has_not_ended_by_the_deadline_is_told_that_the_engine_stops() {
+    let (handle, thread) = start(Duration::from_millis(5));
+    let under_way: Vec<_> = (0..6)
+        .map(|who| {
+            let (sink, events) = sink();
+            (handle.submit(Request::new(prompt(who, 5), 90), sink).unwrap(), events)
+        })
+        .collect();
+    wait_until(&handle, |report| !report.sequences.is_empty());
+    handle.stop(Duration::ZERO);
+    for (_, events) in &under_way {
+        assert_eq!(outputs(events).failure, Some(Failure::ShuttingDown));
+    }
+    thread.join().unwrap();
+    assert_eq!(handle.intake().waiting(), 0);
+}
+
+#[test]
+fn the_cache_can_be_looked_at_pinned_and_emptied() {
+    let (handle, thread) = start(Duration::ZERO);
+    let (sink, events) = sink();
+    let ticket = handle.submit(Request::new(prompt(1, 20), 1), sink).unwrap();
+    outputs(&events);
+    drop(ticket);
+    wait_until(&handle, |report| report.snapshot.pages.used == Pages(0));
+    assert_eq!(handle.audit(SOON).unwrap().problem, None);
+    assert!(handle.report(SOON).unwrap().last_audit.is_some());
+    let size = Bench::pool(24, 4).page_size;
+    let cached = Prompt::new(prompt(1, 20), Scope::default(), size).unwrap();
+    let (pin, covered) = handle.pin(cached, SOON).unwrap().unwrap();
+    assert_eq!(covered, Tokens(20));
+    assert_eq!(handle.drop_prefixes(SOON).unwrap(), Pages(0), "pinned pages stay");
+    handle.unpin(pin, SOON).unwrap().unwrap();
+    assert_eq!(handle.unpin(pin, SOON).unwrap(), Err(PinError::Unknown(pin)));
+    assert_eq!(handle.drop_prefixes(SOON).unwrap(), Pages(5));
+    assert_eq!(handle.report(SOON).unwrap().snapshot.pages.free, Pages(24));
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
+fn many_threads_send_at_once() {
+    let (handle, thread) = start(Duration::ZERO);
+    let senders: Vec<_> = (0..8)
+        .map(|who| {
+            let handle = handle.clone();
+            std::thread::spawn(move || {
+                for len in 1..20 {
+                    let request = Request::new(prompt(who, 3 * len), 1 + who);
+                    let (sink, events) = sink();
+                    let ticket = handle.submit(request.clone(), sink).unwrap();
+                    let outputs = outputs(&events);
+                    assert_eq!(outputs.choices[0].tokens, expected(&request, 0, Tokens(96)));
+                    drop(ticket);
+                }
+            })
+        })
+        .collect();
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    handle.stop(SOON);
+    thread.join().unwrap();
+    assert_eq!(handle.metrics().finished.length.get(), 8 * 19);
+}
+
+#[test]
+fn a_request_that_comes_after_a_long_silence_has_all_its_time() {
+    let (handle, thread) = start(Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(1200));
+    let (sink, events) = sink();
+    let limited = Request { time_limit: Some(Duration::from_secs(1)), ..Request::new(prompt(1, 5), 3) };
+    let _ticket = handle.submit(limited, sink).unwrap();
+    let outputs = outputs(&events);
+    assert_eq!(outputs.failure, None);
+    assert!(outputs.usage.queued < Duration::from_secs(1), "{:?}", outputs.usage);
+    handle.stop(SOON);
+    thread.join().unwrap();
+}

@@ -1,0 +1,219 @@
+//! What those who run a server look at: models, health, cache, pins, keys, ids.
+
+mod support;
+
+use octavo_server::{Cors, ServerOptions};
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+use support::{TestServer, engine_options};
+
+static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
+const PATH: &str = "/v1/completions";
+
+#[test]
+fn the_model_is_listed_and_found_by_name() {
+    let list = SERVER.get("/v1/models").json();
+    assert_eq!(list["object"], "list");
+    let model = &list["data"][0];
+    assert_eq!((&model["id"], &model["object"]), (&json!("octavo-demo"), &json!("model")));
+    assert_eq!(model["max_model_len"], 1024);
+    assert_eq!(SERVER.get("/v1/models/octavo-demo").json(), *model);
+    let unknown = SERVER.get("/v1/models/other");
+    assert_eq!((unknown.status, &unknown.error()["code"]), (404, &json!("model_not_found")));
+}
+
+#[test]
+fn a_model_answers_to_every_name_it_was_given() {
+    let model_names = vec!["org/big".to_owned(), "small".to_owned()];
+    let server =
+        TestServer::with(ServerOptions { model_names, ..ServerOptions::default() }, engine_options());
+    for name in ["org/big", "small"] {
+        let answer = server.ask(PATH, json!({"model": name, "prompt": "a", "max_tokens": 1}));
+        assert_eq!(answer["model"], "org/big");
+        assert_eq!(server.get(&format!("/v1/models/{name}")).json()["id"], name);
+    }
+    assert_eq!(server.post(PATH, &json!({"model": "octavo-demo", "prompt": "a"})).status, 404);
+}
+
+#[test]
+fn a_healthy_server_says_so_with_its_last_audit() {
+    let health = SERVER.get("/health");
+    assert_eq!(health.status, 200);
+    let body = health.json();
+    assert_eq!((&body["status"], &body["last_audit"]["ok"]), (&json!("ok"), &json!(true)));
+    assert_eq!(SERVER.get("/ready").json()["ready"], true);
+    assert_eq!(SERVER.get("/version").json()["version"], env!("CARGO_PKG_VERSION"));
+    let home = SERVER.get("/");
+    assert!(home.header("content-type").unwrap().starts_with("text/html"));
+    assert!(home.text().contains("octavo-demo"));
+}
+
+#[test]
+fn text_becomes_tokens_and_text_again() {
+    let text = "fn main() { println!(\"grüß dich\"); }";
+    let tokenized = SERVER.ask("/tokenize", json!({"prompt": text, "return_token_strs": true}));
+    let tokens = tokenized["tokens"].as_array().unwrap();
+    assert_eq!(tokenized["count"], tokens.len());
+    assert_eq!(tokenized["token_strs"].as_array().unwrap().len(), tokens.len());
+    assert_eq!(tokenized["max_model_len"], 1024);
+    assert_eq!(SERVER.ask("/detokenize", json!({"tokens": tokens}))["prompt"], text);
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = SERVER.ask("/tokenize", json!({"messages": messages}));
+    assert!(chat["token_strs"].is_null());
+    let rendered = SERVER.ask("/detokenize", json!({"tokens": chat["tokens"]}));
+    assert_eq!(rendered["prompt"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    // A text need not fit the model to be counted.
+    let long = SERVER.ask("/tokenize", json!({"prompt": "word ".repeat(50_000)}));
+    assert!(long["count"].as_u64().unwrap() >= 50_000, "{}", long["count"]);
+    let unknown = SERVER.post("/detokenize", &json!({"tokens": [1, 1_000_000]}));
+    assert_eq!((unknown.status, &unknown.error()["param"]), (400, &json!("tokens[1]")));
+}
+
+fn run(server: &TestServer, prompt: &[u32], salt: &str) -> u64 {
+    let body = json!({"prompt": prompt, "max_tokens": 1, "cache_salt": salt});
+    server.ask(PATH, body)["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+#[test]
+fn the_caches_pages_add_up_and_match_its_map() {
+    let server = TestServer::start();
+    let check = |cache: &Value| {
+        let count = |name: &str| cache["pages"][name].as_u64().unwrap();
+        assert_eq!(count("used") + count("cached") + count("reserved") + count("free"), count("total"));
+        let runs = cache["map"]["runs"].as_str().unwrap();
+        let mut pages = 0;
+        let mut cached = 0;
+        for run in runs.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
+            let (len, letter) = run.split_at(run.len() - 1);
+            let len: u64 = len.parse().unwrap();
+            pages += len;
+            cached += if letter == "c" { len } else { 0 };
+        }
+        assert_eq!((pages, cached), (count("total"), count("cached")), "{cache}");
+    };
+    check(&server.get("/v1/cache").json());
+    run(&server, &(100..180).collect::<Vec<u32>>(), "x");
+    server.wait_for_cache("pages are cached", |cache| cache["pages"]["cached"] == 5);
+    let cache = server.get("/v1/cache").json();
+    check(&cache);
+    assert_eq!(cache["counters"]["lookups"], 1);
+    assert_eq!(cache["bytes"]["total"], cache["page_bytes"].as_u64().unwrap() * 256);
+}
+
+#[test]
+fn running_sequences_are_shown_by_tenant() {
+    let server = TestServer::start();
+    let body = json!({"prompt": "Once", "max_tokens": 900, "ignore_eos": true, "cache_salt": "secret", "stream": true});
+    let client =
+        server.open("POST", PATH, &[("Content-Type", "application/json")], body.to_string().as_bytes());
+    server.wait_for_cache("it is shown", |cache| {
+        assert!(!cache.to_string().contains("secret"), "a salt is not shown");
+        let (sequences, tenant) = (&cache["sequences"], &cache["tenants"][0]);
+        sequences[0]["pages"] == tenant["pages"] && tenant["sequences"] == 1 && tenant["tenant"] != ""
+    });
+    drop(client);
+}
+
+#[test]
+fn prefixes_can_be_dropped_and_pinned() {
+    let server = TestServer::start();
+    let (kept, dropped): (Vec<u32>, Vec<u32>) = ((100..200).collect(), (300..400).collect());
+    let not_yet = server.post("/v1/cache/pins", &json!({"tokens": kept, "cache_salt": "a"}));
+    assert_eq!((not_yet.status, &not_yet.error()["code"]), (409, &json!("not_cached")));
+    assert_eq!((run(&server, &kept, "a"), run(&server, &dropped, "a")), (0, 0));
+    let pin = server.post("/v1/cache/pins", &json!({"tokens": kept, "cache_salt": "a"}));
+    assert_eq!(pin.status, 201, "{}", pin.text());
+    assert_eq!(pin.json()["pinned_tokens"], 96);
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
+    let freed = server.delete("/v1/cache/prefixes").json();
+    assert!(freed["freed_pages"].as_u64().unwrap() >= 6, "{freed}");
+    assert_eq!((run(&server, &kept, "a"), run(&server, &dropped, "a")), (96, 0));
+    let unpin = format!("/v1/cache/pins/{}", pin.json()["id"]);
+    assert_eq!(server.delete(&unpin).json()["deleted"], true);
+    assert_eq!(server.delete(&unpin).status, 404);
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
+    server.delete("/v1/cache/prefixes");
+    assert_eq!(run(&server, &kept, "a"), 0);
+}
+
+#[test]
+fn a_pin_can_be_a_text_or_a_conversation() {
+    let server = TestServer::start();
+    let long = "Ownership moves. ".repeat(20);
+    let messages = json!([{"role": "user", "content": long}]);
+    server.ask(PATH, json!({"prompt": long, "max_tokens": 1}));
+    server.ask("/v1/chat/completions", json!({"messages": messages, "max_tokens": 1}));
+    for body in [json!({"prompt": long}), json!({"messages": messages})] {
+        let pin = server.post("/v1/cache/pins", &body);
+        assert_eq!(pin.status, 201, "{}", pin.text());
+    }
+}
+
+#[test]
+fn only_known_keys_are_let_in() {
+    let api_keys = vec!["alpha".to_owned(), "beta".to_owned()];
+    let server = TestServer::with(ServerOptions { api_keys, ..ServerOptions::default() }, engine_options());
+    let models = |key: Option<&str>| {
+        let header = key.map(|key| format!("Bearer {key}"));
+        let headers: Vec<(&str, &str)> =
+            header.iter().map(|value| ("Authorization", value.as_str())).collect();
+        server.send("GET", "/v1/models", &headers, b"")
+    };
+    assert_eq!((models(Some("alpha")).status, models(Some("beta")).status), (200, 200));
+    for key in [None, Some("gamma"), Some("")] {
+        let refused = models(key);
+        assert_eq!(refused.status, 401, "{key:?}");
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+        refused.error();
+    }
+    assert_eq!(server.get("/v1/cache").status, 401);
+    assert_eq!(server.get("/v1/nothing").status, 401);
+    for path in ["/health", "/ready", "/metrics"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn pages_of_other_origins_read_answers_only_if_allowed() {
+    let origin = "https://example.org";
+    let ask = |server: &TestServer, from: &str| {
+        let answer = server.send("GET", "/v1/models", &[("Origin", from)], b"");
+        answer.header("access-control-allow-origin").map(str::to_owned)
+    };
+    assert_eq!(ask(&SERVER, origin), None);
+    let cors = Cors::Origins(vec![origin.into()]);
+    let api_keys = vec!["key".to_owned()];
+    let server =
+        TestServer::with(ServerOptions { cors, api_keys, ..ServerOptions::default() }, engine_options());
+    assert_eq!(ask(&server, origin).as_deref(), Some(origin));
+    assert_eq!(ask(&server, "https://other.org"), None);
+    // A browser asks first, and without the key.
+    let headers = [
+        ("Origin", origin),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "authorization,content-type"),
+    ];
+    let preflight = server.send("OPTIONS", "/v1/chat/completions", &headers, b"");
+    assert_eq!(preflight.status, 200);
+    assert!(preflight.header("access-control-allow-headers").unwrap().contains("authorization"));
+}
+
+#[test]
+fn a_request_keeps_its_id() {
+    let mine = SERVER.send("GET", "/v1/models", &[("X-Request-Id", "trace-17")], b"");
+    assert_eq!(mine.header("x-request-id"), Some("trace-17"));
+    let made = SERVER.get("/v1/nothing");
+    assert_eq!(made.header("x-request-id").unwrap().len(), 32);
+    let headers = [("X-Request-Id", "trace-18"), ("Content-Type", "application/json")];
+    let answer = SERVER.send("POST", PATH, &headers, br#"{"prompt": "a", "max_tokens": 1}"#);
+    assert_eq!(answer.json()["id"], "cmpl-trace-18");
+}
+
+#[test]
+fn a_prompt_longer_than_this_server_takes_is_refused() {
+    let options = ServerOptions { max_prompt_tokens: Some(10), ..ServerOptions::default() };
+    let server = TestServer::with(options, engine_options());
+    server.ask(PATH, json!({"prompt": vec![5; 10], "max_tokens": 1}));
+    let refused = server.post(PATH, &json!({"prompt": vec![5; 11], "max_tokens": 1}));
+    assert_eq!((refused.status, &refused.error()["code"]), (400, &json!("context_length_exceeded")));
+}
