@@ -1,5 +1,6 @@
 //! The bytes of all pages: one allocation, by the book of [`PageLayout`].
 
+use crate::FIRST_WITH_FP8;
 use crate::device::Device;
 use crate::memory::Memory;
 use octavo_backend::{BackendError, Half, PageLayout};
@@ -36,7 +37,7 @@ impl CudaArena {
         layout: PageLayout,
         pages: Pages,
     ) -> Result<Self, BackendError> {
-        check(&layout, device.has_fp8())?;
+        check(&layout, device.capability() >= FIRST_WITH_FP8)?;
         let bytes = layout.page_bytes() * pages.as_usize();
         let memory = Memory::new(device, bytes).map_err(|error| match error {
             BackendError::OutOfMemory(why) => BackendError::OutOfMemory(format!(
@@ -85,7 +86,7 @@ impl CudaArena {
 }
 
 /// What the kernels can do: rows of whole 16-byte units, at addresses that are multiples of that.
-fn check(layout: &PageLayout, has_fp8: bool) -> Result<(), BackendError> {
+pub(crate) fn check(layout: &PageLayout, has_fp8: bool) -> Result<(), BackendError> {
     let refuse = |what: String, instead: &str| {
         Err(BackendError::Unsupported { what: format!("{what} on CUDA"), instead: instead.into() })
     };

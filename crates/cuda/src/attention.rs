@@ -203,7 +203,7 @@ impl Cuda {
 fn check_heads(spec: &AttentionSpec, arena: &CudaArena) {
     let layout = arena.layout();
     assert_eq!((spec.heads.kv, spec.heads.dim), (layout.kv_heads, layout.head_dim), "heads of the arena");
-    assert!(spec.heads.group() <= 16, "at most 16 query heads share a key-value head");
+    assert!(spec.heads.group() <= crate::MAX_GROUP, "at most 16 query heads share a key-value head");
 }
 
 fn check_rows(rows: Rows<'_>) {

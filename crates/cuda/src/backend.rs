@@ -7,11 +7,12 @@ use crate::device::Device;
 use crate::plan::Tuning;
 use crate::precision::Precision;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
+use crate::{FIRST_WITH_FP8, MAX_GROUP};
 use octavo_backend::{
-    Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Rows, Span, TableView, TensorRef,
-    WeightFormat,
+    Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec, PageLayout, Rows, Span, TableView,
+    TensorRef, WeightFormat,
 };
-use octavo_types::{PageId, Pages, SlotId};
+use octavo_types::{Bytes, PageId, Pages, SlotId};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
@@ -53,6 +54,28 @@ impl Cuda {
             deterministic,
             short: Cell::new(Precision::Bf16),
         }
+    }
+
+    /// Compute capability, major and minor.
+    pub fn capability(&self) -> (i32, i32) {
+        self.device.capability()
+    }
+
+    /// Device memory that could still be allocated.
+    pub fn free_memory(&self) -> Result<Bytes, BackendError> {
+        self.device.free_memory().map(Bytes)
+    }
+
+    /// Whether a model with pages of this layout can run here: what [`Backend::arena`] would say, before any weight
+    /// is loaded.
+    pub fn check(&self, layout: &PageLayout, heads: Heads) -> Result<(), BackendError> {
+        if heads.group() > MAX_GROUP {
+            return Err(BackendError::Unsupported {
+                what: format!("{} query heads for each key-value head on CUDA", heads.group()),
+                instead: format!("up to {MAX_GROUP} are; use --device cpu for this model"),
+            });
+        }
+        crate::arena::check(layout, self.capability() >= FIRST_WITH_FP8)
     }
 
     pub(crate) fn deterministic(&self) -> bool {

@@ -40,8 +40,10 @@ pub(crate) trait Device: Send + Sync {
     fn name(&self) -> String;
     /// Multiprocessors.
     fn processors(&self) -> usize;
-    /// Whether it converts E4M3.
-    fn has_fp8(&self) -> bool;
+    /// Major and minor.
+    fn capability(&self) -> (i32, i32);
+    /// Bytes that could still be allocated.
+    fn free_memory(&self) -> Result<u64, BackendError>;
     /// Memory whose contents are undefined.
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError>;
     /// # Safety

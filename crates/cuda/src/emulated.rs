@@ -71,8 +71,12 @@ impl Device for Emulated {
         4
     }
 
-    fn has_fp8(&self) -> bool {
-        true
+    fn capability(&self) -> (i32, i32) {
+        crate::FIRST_WITH_FP8
+    }
+
+    fn free_memory(&self) -> Result<u64, BackendError> {
+        Ok(1 << 30)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {

@@ -21,9 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Shared memory that any kernel may have without asking.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
-/// Conversions of E4M3 came with 8.9.
-const FIRST_WITH_FP8: (i32, i32) = (8, 9);
-
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -87,8 +84,14 @@ impl Device for Gpu {
         self.processors
     }
 
-    fn has_fp8(&self) -> bool {
-        self.capability >= FIRST_WITH_FP8
+    fn capability(&self) -> (i32, i32) {
+        self.capability
+    }
+
+    fn free_memory(&self) -> Result<u64, BackendError> {
+        self.bind()?;
+        let (free, _) = result::mem_get_info().map_err(failed("asking for free memory"))?;
+        Ok(free as u64)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {

@@ -25,6 +25,7 @@ mod device;
 mod emulated;
 mod gpu;
 mod kernels;
+mod load;
 mod memory;
 mod pages;
 mod plan;
@@ -36,3 +37,8 @@ pub use backend::{Cuda, Options};
 pub use gpu::OpenError;
 pub use gpu::bench;
 pub use values::{CudaBuf, CudaMatrix, CudaVector};
+
+/// Conversions of E4M3 came with this compute capability.
+pub const FIRST_WITH_FP8: (i32, i32) = (8, 9);
+/// The most query heads that may share a key-value head.
+pub const MAX_GROUP: usize = 16;

@@ -3,6 +3,7 @@
 use crate::batch::Tables;
 use crate::device::Device;
 use crate::kernels::AttentionOptions;
+use crate::load::Load;
 use crate::memory::{Memory, Plain};
 use octavo_backend::{AttentionSpec, BackendError, PageLayout};
 use std::sync::Arc;
@@ -11,10 +12,6 @@ use std::sync::Arc;
 const TILE: u32 = 16;
 /// Tiles of a part where bits may not depend on the batch.
 const FIXED_PART: u32 = 32;
-/// Fewer tiles than this are not worth a part of their own.
-const LEAST_PART: u32 = 16;
-/// Blocks for each that a multiprocessor holds, where there is enough to do: the next starts as one ends.
-const WAVES: usize = 2;
 /// Shared memory of a multiprocessor that blocks may have, of which each takes 1 KiB more than it asks for.
 const SHARED: usize = 227 << 10;
 
@@ -67,14 +64,17 @@ impl PlanKey {
         [narrow, narrow.max(if self.head_dim > 128 { 2 } else { 4 })]
     }
 
-    fn options(&self, blocks: usize, small_pages: bool) -> AttentionOptions {
+    fn options(&self, blocks: usize, small_pages: bool, measured: Tuning) -> AttentionOptions {
+        let asked = self.tuning;
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
-        let warps = or(self.tuning.warps, if 8 * self.stage_bytes() < SHARED - 1024 { 4 } else { 2 });
+        let warps =
+            or(or(asked.warps, measured.warps), if 8 * self.stage_bytes() < SHARED - 1024 { 4 } else { 2 });
         let most = (SHARED - 1024) / self.stage_bytes() / warps;
         let usual = if blocks > 2 { most.min(3) } else { (most / 2).clamp(2, 6).min(most) };
-        let stages = or(self.tuning.stages, usual).clamp(2, most.max(2));
+        let stages = or(or(asked.stages, measured.stages), usual).clamp(2, most.max(2));
         let fits = SHARED / (warps * stages * self.stage_bytes() + 1024);
-        let min_blocks = or(self.tuning.min_blocks, if blocks > 1 { 1 } else { fits.clamp(1, 2) });
+        let min_blocks =
+            or(or(asked.min_blocks, measured.min_blocks), if blocks > 1 { 1 } else { fits.clamp(1, 2) });
         AttentionOptions { blocks, warps, stages, min_blocks, small_pages }
     }
 
@@ -151,8 +151,12 @@ impl Plan {
             if work.is_empty() {
                 continue;
             }
-            let options = key.options(blocks, small_pages);
-            let items = items(&key, &work, decoding, device.processors() * options.min_blocks);
+            let load = Load::new(work.iter().map(|w| w.tiles[1] - w.tiles[0]), key.kv_heads);
+            let fast = decoding && blocks == 1 && !key.deterministic;
+            let measured = if fast { load.tuning(&key, device.processors()) } else { Tuning::default() };
+            let options = key.options(blocks, small_pages, measured);
+            let items =
+                items(&key, &work, decoding, load.part_tiles(device.processors() * options.min_blocks));
             let parts = items.iter().filter(|item| item.parts > 1).count();
             let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
             let shared = key.shared_bytes(&options);
@@ -183,13 +187,13 @@ fn work_of(key: &PlanKey, tables: &Tables, most: usize, decoding: bool) -> Vec<W
     work
 }
 
-fn items(key: &PlanKey, work: &[Work], decoding: bool, room: usize) -> Vec<Item> {
-    let total: usize = work.iter().map(|w| (w.tiles[1] - w.tiles[0]) as usize).sum::<usize>() * key.kv_heads;
+/// `usual` is the size of parts where nothing else says it.
+fn items(key: &PlanKey, work: &[Work], decoding: bool, usual: u32) -> Vec<Item> {
     let part = match (key.deterministic, decoding, key.tuning.part_tiles) {
         (true, _, 0) => FIXED_PART,
         (true, _, tiles) => tiles,
         (false, false, _) => u32::MAX,
-        (false, true, 0) => part_tiles(total, work.len() * key.kv_heads, room),
+        (false, true, 0) => usual,
         (false, true, tiles) => tiles,
     };
     let (mut items, mut first_part, mut counter) = (Vec::new(), 0, 0);
@@ -217,12 +221,6 @@ fn items(key: &PlanKey, work: &[Work], decoding: bool, room: usize) -> Vec<Item>
         }
     }
     items
-}
-
-/// Tiles of a part such that the blocks fill the `room` on the device: once, or a few times where there is a lot.
-fn part_tiles(total: usize, whole: usize, room: usize) -> u32 {
-    let waves = if whole >= room { WAVES } else { 1 };
-    (total.div_ceil(room * waves) as u32).max(LEAST_PART)
 }
 
 /// Ranges of about `part` tiles: of equal length, or cut at its multiples where bits may not depend on the range.
@@ -253,13 +251,5 @@ mod tests {
             assert!(ranges.iter().all(|r| r[0] < r[1] && r[1] - r[0] <= part), "{ranges:?}");
             assert!(!fixed || ranges.iter().skip(1).all(|r| r[0] % part == 0), "{ranges:?}");
         }
-    }
-
-    #[test]
-    fn one_long_sequence_fills_the_device_and_many_short_ones_are_not_cut() {
-        // 132 multiprocessors of two blocks; 8 heads.
-        assert_eq!(part_tiles(12_500 * 8, 8, 264), 379);
-        assert!(part_tiles(256 * 64 * 8, 64 * 8, 264) >= 128);
-        assert_eq!(part_tiles(4 * 8, 8, 264), LEAST_PART);
     }
 }

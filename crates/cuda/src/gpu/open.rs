@@ -4,7 +4,7 @@ use super::Gpu;
 use super::compile::Compiler;
 use super::gemm::Gemm;
 use crate::backend::{Cuda, Options};
-use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute};
+use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -37,9 +37,20 @@ pub enum OpenError {
     Blas(String),
 }
 
+impl OpenError {
+    /// Whether there is a GPU, which for some other reason cannot be used.
+    pub fn has_device(&self) -> bool {
+        !matches!(self, Self::NoDriver | Self::NoDevice { count: 0, .. })
+    }
+}
+
 impl From<DriverError> for OpenError {
     fn from(error: DriverError) -> Self {
-        Self::Driver(error)
+        match error.0 {
+            CUresult::CUDA_ERROR_NO_DEVICE => Self::NoDevice { ordinal: 0, count: 0 },
+            CUresult::CUDA_ERROR_STUB_LIBRARY => Self::NoDriver,
+            _ => Self::Driver(error),
+        }
     }
 }
 
@@ -53,11 +64,12 @@ impl Cuda {
 
 impl Gpu {
     pub(super) fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Self, OpenError> {
-        check_libraries()?;
+        check_driver()?;
         let count = CudaContext::device_count()? as usize;
         if ordinal >= count {
             return Err(OpenError::NoDevice { ordinal, count });
         }
+        check_libraries()?;
         let context = CudaContext::new(ordinal)?;
         let name = context.name()?;
         let (major, minor) = context.compute_capability()?;
@@ -95,20 +107,20 @@ fn keep_freed_memory(context: &CudaContext) -> Result<(), DriverError> {
 }
 
 /// cudarc panics where a library is missing, so that it is asked first.
+fn check_driver() -> Result<(), OpenError> {
+    // SAFETY: loads a library, whose initialisers are NVIDIA's.
+    if unsafe { cudarc::driver::sys::is_culib_present() } { Ok(()) } else { Err(OpenError::NoDriver) }
+}
+
+/// The same for what is needed beside the driver, where there is a device.
 fn check_libraries() -> Result<(), OpenError> {
-    // SAFETY: loads libraries, whose initialisers are NVIDIA's.
-    let [driver, compiler, blas] = unsafe {
-        [
-            cudarc::driver::sys::is_culib_present(),
-            cudarc::nvrtc::sys::is_culib_present(),
-            cudarc::cublaslt::sys::is_culib_present(),
-        ]
-    };
+    // SAFETY: as above.
+    let [compiler, blas] =
+        unsafe { [cudarc::nvrtc::sys::is_culib_present(), cudarc::cublaslt::sys::is_culib_present()] };
     let missing = |library, package| OpenError::NoLibrary { library, version: "13", package };
-    match (driver, compiler, blas) {
-        (false, ..) => Err(OpenError::NoDriver),
-        (_, false, _) => Err(missing("libnvrtc.so (the run-time compiler)", "nvidia-cuda-nvrtc")),
-        (.., false) => Err(missing("libcublasLt.so (matrix products)", "nvidia-cublas")),
+    match (compiler, blas) {
+        (false, _) => Err(missing("libnvrtc.so (the run-time compiler)", "nvidia-cuda-nvrtc")),
+        (_, false) => Err(missing("libcublasLt.so (matrix products)", "nvidia-cublas")),
         _ => Ok(()),
     }
 }
@@ -116,6 +128,14 @@ fn check_libraries() -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_a_gpu_did_is_worth_a_note() {
+        assert!(!OpenError::NoDriver.has_device());
+        assert!(!OpenError::from(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)).has_device());
+        assert!(OpenError::NoDevice { ordinal: 3, count: 1 }.has_device());
+        assert!(OpenError::from(DriverError(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)).has_device());
+    }
 
     #[test]
     fn a_machine_without_a_driver_is_told_what_to_do() {
