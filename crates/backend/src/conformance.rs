@@ -10,7 +10,8 @@
 //! another (alone or in a batch, one chunk or many, these pages or those), see the crate's documentation.
 //!
 //! Inputs come from [`Random`](crate::Random) and are exact in bf16, so that back ends that keep activations in
-//! sixteen bits are measured by the same suite.
+//! sixteen bits are measured by the same suite. Weights in a format that a back end refuses, as
+//! [`Unsupported`](crate::BackendError::Unsupported), are left out.
 
 mod attention;
 mod bits;

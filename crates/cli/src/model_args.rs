@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use octavo::{
-    Bytes, Files, Hub, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens,
+    Bytes, Device, Files, Hub, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens,
     WeightFormat,
 };
 use std::num::NonZeroUsize;
@@ -59,7 +59,10 @@ pub(crate) struct ModelArgs {
     /// the built-in model]
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
-    /// Threads to compute with [default: one a core]
+    /// What computes: auto (a GPU if there is one that can), cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Device,
+    /// Threads to compute with on the CPU [default: one a core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
     /// How weights are kept
@@ -92,13 +95,15 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    fn options(&self, source: Source) -> Result<Options> {
+    fn options(&self, source: Source, hub: &Hub) -> Result<Options> {
         let Some(page_size) = PageSize::new(self.page_size) else { bail!("--page-size must be at least 1") };
         if self.kv_window == Some(0) {
             bail!("--kv-window must be at least 1");
         }
         Ok(Options {
             source,
+            device: self.device,
+            kernel_cache: hub.user_caches().map(Path::to_owned),
             threads: self.threads,
             weights: match self.weights {
                 Weights::Stored => WeightFormat::AsStored,
@@ -129,7 +134,7 @@ impl ModelArgs {
 
     /// The same with options that `change` has changed.
     pub(crate) fn load_with(&self, hub: &Hub, change: impl FnOnce(Options) -> Options) -> Result<Llm> {
-        let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?)?);
+        let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?, hub)?);
         let bar = crate::progress::bar("loading");
         let llm = Llm::load(&options, &mut |at| {
             bar.set_length(at.bytes_total);

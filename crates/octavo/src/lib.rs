@@ -12,13 +12,18 @@
 #![forbid(unsafe_code)]
 
 mod built_in;
+mod device;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
+mod gpu;
 mod hub;
 mod llm;
+mod load;
 mod memory;
 mod options;
 mod source;
 mod texts;
 
+pub use device::{Device, DeviceError, DeviceNameError};
 pub use hub::{Download, Files, Hub, HubError, HubName, NameError};
 pub use llm::{Llm, LlmError, LoadError, Serving};
 pub use octavo_backend::WeightFormat;

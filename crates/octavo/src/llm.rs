@@ -1,17 +1,17 @@
+use crate::device::DeviceError;
 use crate::hub::HubError;
+use crate::load::{Job, Loaded};
 use crate::options::{Options, Resolved};
 use crate::source::Parts;
 use crate::texts::Texts;
 use octavo_backend::BackendError;
-use octavo_cpu::{Cpu, Level};
 use octavo_engine::{
-    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, ModelRunner, Outputs, Request,
-    SamplingParams, ScoreError, SubmitError,
+    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, Outputs, Request, SamplingParams,
+    ScoreError, SubmitError,
 };
-use octavo_model::{Model, ModelConfig, Progress};
+use octavo_model::{ModelConfig, Progress};
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
 use octavo_types::{KvSpec, SpecError, Tokens};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -26,6 +26,8 @@ pub enum LoadError {
     MaxLen { asked: Tokens, most: Tokens },
     #[error("{batch} sequences of {max_len} need more pages than can be counted: lower either")]
     TooManyPages { batch: u32, max_len: Tokens },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(transparent)]
@@ -91,13 +93,10 @@ impl Llm {
     /// Loads a model; `progress` is told how far it has come.
     pub fn load(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self, LoadError> {
         let Parts { name, config, generation, tokenizer, template, weights } = options.source.open()?;
-        let Resolved { spec, settings, engine, notes } = options.resolve(&config)?;
-        let one = NonZeroUsize::MIN;
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(one));
-        let cpu = Cpu::new(threads, Level::detect());
-        let model = Model::load(&cpu, config.clone(), &spec, &weights, options.weights, progress)?;
-        let runner = ModelRunner::new(cpu, model, &spec, settings.total)?;
-        let engine = Engine::new(engine, settings, Box::new(runner), Some(tokenizer.clone()))?;
+        let job = Job { options, config: &config, weights: &weights };
+        let Loaded { runner, resolved } = job.load(progress)?;
+        let Resolved { spec, settings, engine, notes } = resolved;
+        let engine = Engine::new(engine, settings, runner, Some(tokenizer.clone()))?;
         let compiler = OnceLock::new();
         let texts = Texts { name, config, generation, tokenizer, template, compiler };
         Ok(Self { texts: Arc::new(texts), spec, engine, notes })

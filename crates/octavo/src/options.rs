@@ -1,4 +1,5 @@
 use crate::Source;
+use crate::device::Device;
 use crate::llm::LoadError;
 use octavo_backend::WeightFormat;
 use octavo_engine::{Batching, EngineConfig};
@@ -6,10 +7,15 @@ use octavo_kv::{PolicyKind, Settings};
 use octavo_model::ModelConfig;
 use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, Tokens};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// How much of the memory that is available an automatic cache may take.
-const MEMORY_SHARE: f64 = 0.6;
+/// Memory that is free where the cache will lie, and how much of it an automatic cache may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) free: Bytes,
+    pub(crate) share: f64,
+}
 
 /// How keys and values are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +42,9 @@ pub enum KvMemory {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub source: Source,
+    pub device: Device,
+    /// Where kernels that were compiled for a GPU are kept, in a folder of their own; none compiles them each time.
+    pub kernel_cache: Option<PathBuf>,
     /// None for one a core.
     pub threads: Option<NonZeroUsize>,
     pub weights: WeightFormat,
@@ -72,6 +81,8 @@ impl Default for Options {
         let engine = EngineConfig::new(1, Tokens(1));
         Self {
             source: Source::default(),
+            device: Device::default(),
+            kernel_cache: None,
             threads: None,
             weights: WeightFormat::default(),
             kv_backend: KvBackend::default(),
@@ -105,21 +116,29 @@ pub(crate) struct Resolved {
 }
 
 impl Options {
-    pub(crate) fn resolve(&self, config: &ModelConfig) -> Result<Resolved, LoadError> {
+    /// The longest a sequence may be, and the geometry of the cache.
+    pub(crate) fn geometry(&self, config: &ModelConfig) -> Result<(Tokens, KvSpec), LoadError> {
         let most = config.max_positions();
         let max_len = self.max_len.unwrap_or(most);
         if max_len > most || max_len == Tokens::ZERO {
             return Err(LoadError::MaxLen { asked: max_len, most });
         }
-        let paged = self.kv_backend == KvBackend::Paged;
         let slot = PageSize::new(max_len.0).expect("at least one token");
-        let page_size = if paged { self.page_size } else { slot };
-        let spec = config.kv_spec(self.kv_dtype, page_size, self.kv_window)?;
+        let page_size = if self.kv_backend == KvBackend::Paged { self.page_size } else { slot };
+        Ok((max_len, config.kv_spec(self.kv_dtype, page_size, self.kv_window)?))
+    }
+
+    /// `room` is none where the system does not say.
+    pub(crate) fn resolve(&self, config: &ModelConfig, room: Option<Room>) -> Result<Resolved, LoadError> {
+        let (max_len, spec) = self.geometry(config)?;
+        let paged = self.kv_backend == KvBackend::Paged;
         let mut notes = Vec::new();
         let total = match self.kv_memory {
             KvMemory::Bytes(budget) => spec.pages_in(budget),
             KvMemory::Pages(pages) if paged => pages,
-            KvMemory::Pages(_) | KvMemory::Automatic => self.automatic_pages(&spec, max_len, &mut notes)?,
+            KvMemory::Pages(_) | KvMemory::Automatic => {
+                self.automatic_pages(&spec, max_len, room, &mut notes)?
+            }
         };
         if !paged && matches!(self.kv_memory, KvMemory::Pages(_)) {
             notes.push(format!("the contiguous back end has one slot a sequence, {} here, and ignores the number of pages: say --max-batch-size or --kv-memory", total.0));
@@ -154,24 +173,24 @@ impl Options {
         }
     }
 
-    /// Enough for a full batch of full length, but no more than this machine can give.
+    /// Enough for a full batch of full length, but no more than there is room for.
     fn automatic_pages(
         &self,
         spec: &KvSpec,
         max_len: Tokens,
+        room: Option<Room>,
         notes: &mut Vec<String>,
     ) -> Result<Pages, LoadError> {
         let all = self.pages_for_a_full_batch(spec, max_len)?;
-        let Some(available) = crate::memory::available() else { return Ok(all) };
-        let share = Bytes((available.0 as f64 * MEMORY_SHARE) as u64);
-        let fit = spec.pages_in(share);
+        let Some(Room { free, share }) = room else { return Ok(all) };
+        let fit = spec.pages_in(Bytes((free.0 as f64 * share) as u64));
         if all <= fit {
             return Ok(all);
         }
         notes.push(format!(
             "the KV cache takes {} % of the {:.1} GB of memory available, which is less than {} sequences of {max_len} need: say --kv-memory for another size",
-            (MEMORY_SHARE * 100.0).round(),
-            available.0 as f64 / 1e9,
+            (share * 100.0).round(),
+            free.0 as f64 / 1e9,
             self.max_batch,
         ));
         Ok(fit)

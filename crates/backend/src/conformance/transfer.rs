@@ -1,6 +1,6 @@
 //! Numbers into a back end and out of it again.
 
-use crate::{Backend, TensorRef, WeightDtype, WeightFormat};
+use crate::{Backend, BackendError, TensorRef, WeightDtype, WeightFormat};
 use half::{bf16, f16};
 
 /// A weight in a file: what [`TensorRef`] borrows from.
@@ -59,4 +59,14 @@ pub(super) fn download<B: Backend>(backend: &B, buf: &B::Buf) -> Vec<f32> {
 pub(super) fn keeps_f32<B: Backend>(backend: &B) -> bool {
     let x = [1.0f32.next_up()];
     download(backend, &upload(backend, 1, 1, &x)) == x
+}
+
+/// Whether the back end keeps weights in this format; one that does not says so and names another.
+pub(super) fn keeps_weights<B: Backend>(backend: &B, format: WeightFormat) -> bool {
+    let one = Tensor::new(WeightDtype::Bf16, 1, 1, &[1.0]);
+    match backend.matrix(&[one.view()], format) {
+        Ok(_) => true,
+        Err(BackendError::Unsupported { .. }) if format != WeightFormat::AsStored => false,
+        Err(error) => panic!("weights in {format:?}: {error}"),
+    }
 }

@@ -10,7 +10,7 @@ pub use name::{HubName, NameError};
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -41,12 +41,21 @@ pub struct Hub {
     /// Where a login leaves the token.
     token_file: Option<PathBuf>,
     offline: bool,
+    /// The user's folder of caches, whatever program they are of.
+    user_caches: Option<PathBuf>,
 }
 
 impl Hub {
     /// The hub itself, with its cache in this directory and no token.
     pub fn new(cache: PathBuf) -> Self {
-        Self { cache: Some(cache), endpoint: ENDPOINT.into(), token: None, token_file: None, offline: false }
+        Self {
+            cache: Some(cache),
+            endpoint: ENDPOINT.into(),
+            token: None,
+            token_file: None,
+            offline: false,
+            user_caches: None,
+        }
     }
 
     /// As the variables say that other programs of the hub read: `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` and
@@ -56,8 +65,9 @@ impl Hub {
         let path = |name: &str| var(name).map(PathBuf::from);
         let text = |name: &str| var(name).and_then(|value| value.into_string().ok());
         let user = || path("HOME").or_else(|| path("USERPROFILE")).map(|home| home.join(".cache"));
-        let caches = || path("XDG_CACHE_HOME").or_else(user).map(|caches| caches.join("huggingface"));
-        let home = path("HF_HOME").or_else(caches);
+        let user_caches = path("XDG_CACHE_HOME").or_else(user);
+        let own = || user_caches.as_ref().map(|caches| caches.join("huggingface"));
+        let home = path("HF_HOME").or_else(own);
         let is_true = |value: String| matches!(value.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
         Self {
             cache: path("HF_HUB_CACHE").or_else(|| home.as_ref().map(|home| home.join("hub"))),
@@ -65,6 +75,7 @@ impl Hub {
             token: text("HF_TOKEN").map(|token| token.trim().into()),
             token_file: home.map(|home| home.join("token")),
             offline: text("HF_HUB_OFFLINE").is_some_and(is_true),
+            user_caches,
         }
     }
 
@@ -79,6 +90,11 @@ impl Hub {
     /// Never go online: what is not in the cache is an error.
     pub fn offline(self) -> Self {
         Self { offline: true, ..self }
+    }
+
+    /// The folder of which the hub's cache is usually a part, for other things that are worth keeping.
+    pub fn user_caches(&self) -> Option<&Path> {
+        self.user_caches.as_deref()
     }
 
     /// The directory of a model in the cache, if all that is wanted of it is there.

@@ -1,0 +1,41 @@
+// Numbers in buffers of several precisions.
+#include "device.cuh"
+
+// As in precision.rs.
+#define F32 0
+#define BF16 1
+#define F16 2
+
+#define INFINITE as_float(0x7f800000u)
+
+FN float from_bf16(u16 x) { return as_float((u32)x << 16); }
+FN u16 to_bf16(float x) { return (u16)(pack_bf16(x, 0.f) & 0xffffu); }
+
+FN float load(const void* p, int precision, u64 i) {
+    if (precision == F32) return ((const float*)p)[i];
+    u16 x = ((const u16*)p)[i];
+    return precision == BF16 ? from_bf16(x) : from_f16(x);
+}
+FN void store(void* p, int precision, u64 i, float x) {
+    if (precision == F32) ((float*)p)[i] = x;
+    else ((u16*)p)[i] = precision == BF16 ? to_bf16(x) : to_f16(x);
+}
+
+FN float warp_sum(float x) {
+    for (int mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
+    return x;
+}
+FN float warp_max(float x) {
+    for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, shuffle_xor(x, mask));
+    return x;
+}
+// The sum over the block, in every thread; `scratch` holds a number a warp. Its order depends on the block alone.
+FN float block_sum(float x, float* scratch) {
+    x = warp_sum(x);
+    sync_block();
+    if ((thread_id() & 31) == 0) scratch[thread_id() >> 5] = x;
+    sync_block();
+    float sum = 0.f;
+    for (int i = 0; i < block_threads() >> 5; i++) sum += scratch[i];
+    return sum;
+}

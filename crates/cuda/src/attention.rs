@@ -1,0 +1,216 @@
+//! Angles, rotation and storing, attention.
+
+use crate::arena::{CudaArena, Place};
+use crate::backend::Cuda;
+use crate::dense::threads_for;
+use crate::device::Grid;
+use crate::kernels::Kernel;
+use crate::memory::{Memory, launch};
+use crate::plan::{Launch, Plan, PlanKey};
+use crate::precision::Precision;
+use crate::values::{CudaBuf, CudaVector};
+use octavo_backend::{AttentionSpec, BackendError, NormSpec, Rows, Span, TableView};
+
+pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
+pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
+pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+
+#[repr(C)]
+struct AnglesArgs {
+    positions: u64,
+    frequencies: u64,
+    out: u64,
+    pairs: u32,
+    scale: f32,
+}
+
+#[repr(C)]
+struct RotateArgs {
+    qkv: u64,
+    angles: u64,
+    q_norm: u64,
+    k_norm: u64,
+    slots: u64,
+    place: Place,
+    q_eps: f32,
+    k_eps: f32,
+    q_heads: u32,
+    kv_heads: u32,
+}
+
+#[repr(C)]
+struct AttentionArgs {
+    qkv: u64,
+    out: u64,
+    pages: u64,
+    items: u64,
+    sums: u64,
+    weights: u64,
+    counters: u64,
+    place: Place,
+    kv_heads: u32,
+    group: u32,
+    window: u32,
+    out_precision: i32,
+    scale: f32,
+    unused: i32,
+}
+
+/// Room for parts that are merged; grows, and is used again by every layer.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    sums: Option<Memory>,
+    weights: Option<Memory>,
+    /// Zero between launches.
+    counters: Option<Memory>,
+}
+
+impl Cuda {
+    pub(crate) fn run_angles(
+        &self,
+        spans: &[Span],
+        inv_freq: &[f32],
+        scale: f32,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        let positions: Vec<u32> = spans.iter().flat_map(|span| span.start..span.end()).collect();
+        assert_eq!(out.shape(), [positions.len(), 2 * inv_freq.len()], "shape of the angles");
+        let (positions_there, frequencies) =
+            (Memory::of(&self.device, &positions)?, Memory::of(&self.device, inv_freq)?);
+        let args = AnglesArgs {
+            positions: positions_there.address(),
+            frequencies: frequencies.address(),
+            out: out.overwrite(Precision::F32),
+            pairs: inv_freq.len() as u32,
+            scale,
+        };
+        let grid = Grid::new(positions.len(), 1, threads_for(inv_freq.len(), 128));
+        // SAFETY: a block a position, and the shape of the output was checked.
+        unsafe { launch(&*self.device, ANGLES, grid, &args) }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the operands of `Backend::rotate_and_store`")]
+    pub(crate) fn run_rotate(
+        &self,
+        qkv: &mut CudaBuf,
+        norms: Option<[NormSpec<'_, CudaVector>; 2]>,
+        angles: &CudaBuf,
+        spec: &AttentionSpec,
+        rows: Rows<'_>,
+        tables: &[TableView<'_>],
+        arena: &mut CudaArena,
+    ) -> Result<(), BackendError> {
+        let heads = spec.heads;
+        check_heads(spec, arena);
+        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
+        assert_eq!(angles.shape(), [rows.tokens.len(), heads.dim], "shape of the angles");
+        assert_eq!((qkv.precision(), angles.precision()), (Precision::F32, Precision::F32));
+        assert!(norms.iter().flatten().all(|n| n.weight.len == heads.dim), "weights of a head's norm");
+        check_rows(rows);
+        let mut batches = self.batches.borrow_mut();
+        let size = arena.layout().page_size;
+        let batch = batches.get(&self.device, size, rows.spans, tables, arena.pages())?;
+        let args = RotateArgs {
+            qkv: qkv.address(),
+            angles: angles.address(),
+            q_norm: norms.map_or(0, |[q, _]| q.weight.memory.address()),
+            k_norm: norms.map_or(0, |[_, k]| k.weight.memory.address()),
+            slots: batch.slots.address(),
+            place: arena.place(spec.layer),
+            q_eps: norms.map_or(0.0, |[q, _]| q.eps),
+            k_eps: norms.map_or(0.0, |[_, k]| k.eps),
+            q_heads: heads.q as u32,
+            kv_heads: heads.kv as u32,
+        };
+        let kernel = ROTATE.with_head(arena.layout());
+        let grid = Grid::new(qkv.rows(), (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
+        unsafe { launch(&*self.device, kernel, grid, &args) }
+    }
+
+    pub(crate) fn run_attention(
+        &self,
+        qkv: &CudaBuf,
+        spec: &AttentionSpec,
+        rows: Rows<'_>,
+        tables: &[TableView<'_>],
+        arena: &CudaArena,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        let heads = spec.heads;
+        check_heads(spec, arena);
+        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
+        assert_eq!(out.shape(), [qkv.rows(), heads.q * heads.dim], "shape of the output");
+        assert_eq!(qkv.precision(), Precision::F32);
+        check_rows(rows);
+        let mut batches = self.batches.borrow_mut();
+        let layout = arena.layout();
+        let batch = batches.get(&self.device, layout.page_size, rows.spans, tables, arena.pages())?;
+        let key = PlanKey::new(spec, layout, self.deterministic(), self.tuning.get());
+        let plan = batch.plan(key, |tables| Plan::new(&self.device, key, tables))?;
+        let short = self.short();
+        let mut args = AttentionArgs {
+            qkv: qkv.address(),
+            out: out.overwrite(short),
+            pages: batch.pages.address(),
+            items: 0,
+            sums: 0,
+            weights: 0,
+            counters: 0,
+            place: arena.place(spec.layer),
+            kv_heads: heads.kv as u32,
+            group: heads.group() as u32,
+            window: spec.window.unwrap_or(0),
+            out_precision: short as i32,
+            scale: spec.scale * std::f32::consts::LOG2_E,
+            unused: 0,
+        };
+        for one in &plan.launches {
+            let kernel = ATTENTION.with_head(layout).with_attention(one.options);
+            self.make_room(one, heads.kv, heads.dim, &mut args)?;
+            let grid = Grid::new(one.count * heads.kv, 1, 32 * one.options.warps as u32);
+            let grid = Grid { shared: one.shared as u32, ..grid };
+            // SAFETY: the items were made of the checked batch, and there is room for their parts.
+            unsafe { launch(&*self.device, kernel, grid, &args)? };
+        }
+        Ok(())
+    }
+
+    fn make_room(
+        &self,
+        one: &Launch,
+        kv_heads: usize,
+        dim: usize,
+        args: &mut AttentionArgs,
+    ) -> Result<(), BackendError> {
+        let mut scratch = self.scratch.borrow_mut();
+        let columns = one.parts * kv_heads * 8 * one.options.blocks;
+        let grow = |slot: &mut Option<Memory>, bytes: usize, zero: bool| {
+            if slot.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
+                let make = if zero { Memory::zeroed } else { Memory::new };
+                *slot = Some(make(&self.device, bytes.next_power_of_two())?);
+            }
+            Ok::<u64, BackendError>(slot.as_ref().map_or(0, Memory::address))
+        };
+        args.items = one.items.address();
+        args.sums = grow(&mut scratch.sums, columns * dim * 4, false)?;
+        args.weights = grow(&mut scratch.weights, columns * 8, false)?;
+        args.counters = grow(&mut scratch.counters, one.counters * kv_heads * 4, true)?;
+        Ok(())
+    }
+}
+
+fn check_heads(spec: &AttentionSpec, arena: &CudaArena) {
+    let layout = arena.layout();
+    assert_eq!((spec.heads.kv, spec.heads.dim), (layout.kv_heads, layout.head_dim), "heads of the arena");
+    assert!(spec.heads.group() <= crate::MAX_GROUP, "at most 16 query heads share a key-value head");
+}
+
+fn check_rows(rows: Rows<'_>) {
+    let mut next = 0;
+    for span in rows.spans {
+        assert_eq!(span.first_row, next, "spans follow each other");
+        next += span.rows;
+    }
+    assert_eq!(next, rows.tokens.len(), "spans cover the rows");
+}

@@ -1,0 +1,142 @@
+//! What a step's spans and tables become on the device: made once, found again by the other layers of the step.
+
+use crate::device::Device;
+use crate::memory::Memory;
+use crate::plan::{Plan, PlanKey};
+use octavo_backend::{BackendError, Span, TableView};
+use std::sync::Arc;
+
+/// Steps, or layer groups of a step, that are remembered.
+const REMEMBERED: usize = 32;
+
+/// Spans and tables by value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tables {
+    pub(crate) page_size: usize,
+    pub(crate) spans: Vec<Span>,
+    /// Index of the first page held, and how many are held, of each span.
+    ranges: Vec<(u32, usize)>,
+    pages: Vec<u32>,
+}
+
+impl Tables {
+    fn new(page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> Self {
+        Self {
+            page_size,
+            spans: spans.to_vec(),
+            ranges: tables.iter().map(|table| (table.first, table.pages.len())).collect(),
+            pages: tables.iter().flat_map(|table| table.pages).map(|page| page.0).collect(),
+        }
+    }
+
+    fn is(&self, page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> bool {
+        let same_range =
+            |(range, table): (&(u32, usize), &TableView<'_>)| *range == (table.first, table.pages.len());
+        if (self.page_size, &self.spans[..], self.ranges.len()) != (page_size, spans, tables.len()) {
+            return false;
+        }
+        let mut pages = &self.pages[..];
+        self.ranges.iter().zip(tables).all(same_range)
+            && tables.iter().all(|table| {
+                let (own, rest) = pages.split_at(table.pages.len());
+                pages = rest;
+                own.iter().zip(table.pages).all(|(own, page)| *own == page.0)
+            })
+    }
+
+    /// Where page 0 of each span would be among all pages; below zero where the first pages are gone.
+    pub(crate) fn origins(&self) -> Vec<i32> {
+        let mut at = 0;
+        self.ranges
+            .iter()
+            .map(|&(first, len)| {
+                let origin = at as i32 - first as i32;
+                at += len;
+                origin
+            })
+            .collect()
+    }
+
+    /// Page and slot of every row.
+    fn slots(&self) -> Vec<u32> {
+        let size = self.page_size as u32;
+        let place = |origin: i32, position: u32| {
+            let index = origin + (position / size) as i32;
+            [self.pages[index as usize], position % size]
+        };
+        let rows = self.spans.iter().zip(self.origins());
+        rows.flat_map(|(span, origin)| (span.start..span.end()).flat_map(move |p| place(origin, p))).collect()
+    }
+
+    /// Panics unless every span's pages cover it.
+    fn check(&self) {
+        let size = self.page_size as u32;
+        for (span, &(first, len)) in self.spans.iter().zip(&self.ranges).filter(|(span, _)| span.rows > 0) {
+            assert!(span.start / size >= first, "a page that has left the window");
+            assert!(span.end().div_ceil(size) as usize <= first as usize + len, "pages up to {}", span.end());
+        }
+    }
+}
+
+/// [`Tables`] and what was made of them.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) tables: Tables,
+    pub(crate) slots: Memory,
+    pub(crate) pages: Memory,
+    /// One more than the largest page.
+    end_of_pages: usize,
+    plans: Vec<(PlanKey, Arc<Plan>)>,
+}
+
+/// The last batches, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Batches(Vec<Batch>);
+
+impl Batches {
+    pub(crate) fn get(
+        &mut self,
+        device: &Arc<dyn Device>,
+        page_size: usize,
+        spans: &[Span],
+        tables: &[TableView<'_>],
+        arena_pages: usize,
+    ) -> Result<&mut Batch, BackendError> {
+        assert_eq!(spans.len(), tables.len(), "spans and tables");
+        let found = self.0.iter().rposition(|batch| batch.tables.is(page_size, spans, tables));
+        let at = match found {
+            Some(at) => at,
+            None => self.add(device, Tables::new(page_size, spans, tables))?,
+        };
+        let batch = &mut self.0[at];
+        assert!(batch.end_of_pages <= arena_pages, "pages of an arena of {arena_pages}");
+        Ok(batch)
+    }
+
+    fn add(&mut self, device: &Arc<dyn Device>, tables: Tables) -> Result<usize, BackendError> {
+        tables.check();
+        let slots = Memory::of(device, &tables.slots())?;
+        let pages = Memory::of(device, &tables.pages)?;
+        if self.0.len() == REMEMBERED {
+            self.0.remove(0);
+        }
+        let end_of_pages = tables.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0);
+        self.0.push(Batch { tables, slots, pages, end_of_pages, plans: Vec::new() });
+        Ok(self.0.len() - 1)
+    }
+}
+
+impl Batch {
+    pub(crate) fn plan(
+        &mut self,
+        key: PlanKey,
+        make: impl FnOnce(&Tables) -> Result<Plan, BackendError>,
+    ) -> Result<Arc<Plan>, BackendError> {
+        if let Some((_, plan)) = self.plans.iter().find(|(k, _)| *k == key) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(make(&self.tables)?);
+        self.plans.push((key, plan.clone()));
+        Ok(plan)
+    }
+}

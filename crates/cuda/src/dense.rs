@@ -1,0 +1,243 @@
+//! Rows by themselves: embeddings, norms, gates, products.
+
+use crate::backend::Cuda;
+use crate::device::{Grid, Product};
+use crate::kernels::Kernel;
+use crate::memory::{Memory, launch};
+use crate::precision::Precision;
+use crate::values::{CudaBuf, CudaMatrix, CudaVector};
+use octavo_backend::{Activation, BackendError, NormSpec};
+
+pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed");
+pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm");
+pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated");
+pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert");
+pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
+
+#[repr(C)]
+struct EmbedArgs {
+    table: u64,
+    tokens: u64,
+    out: u64,
+    cols: u32,
+    precision: i32,
+    scale: f32,
+    unused: i32,
+}
+
+#[repr(C)]
+struct NormArgs {
+    x: u64,
+    delta: u64,
+    before: u64,
+    weight: u64,
+    out: u64,
+    before_eps: f32,
+    eps: f32,
+    cols: u32,
+    x_precision: i32,
+    delta_precision: i32,
+    out_precision: i32,
+}
+
+#[repr(C)]
+struct GatedArgs {
+    gate_up: u64,
+    out: u64,
+    cols: u32,
+    rows: u32,
+    precision: i32,
+    out_precision: i32,
+    act: i32,
+    unused: i32,
+}
+
+#[repr(C)]
+struct ConvertArgs {
+    from: u64,
+    to: u64,
+    rows: u64,
+    cols: u32,
+    precision: i32,
+    to_precision: i32,
+    unused: i32,
+}
+
+#[repr(C)]
+struct LinearArgs {
+    x: u64,
+    w: u64,
+    out: u64,
+    rows: u32,
+    outputs: u32,
+    cols: u32,
+    precision: i32,
+}
+
+impl Cuda {
+    pub(crate) fn run_embed(
+        &self,
+        table: &CudaMatrix,
+        tokens: &[u32],
+        scale: f32,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        assert_eq!(out.shape(), [tokens.len(), table.cols], "shape of the embeddings");
+        assert!(tokens.iter().all(|&token| (token as usize) < table.rows), "tokens of {} rows", table.rows);
+        let ids = Memory::of(&self.device, tokens)?;
+        let args = EmbedArgs {
+            table: table.memory.address(),
+            tokens: ids.address(),
+            out: out.overwrite(Precision::F32),
+            cols: table.cols as u32,
+            precision: table.precision as i32,
+            scale,
+            unused: 0,
+        };
+        let grid = Grid::new(tokens.len(), 1, threads_for(table.cols, 256));
+        // SAFETY: a block a token; the ids were checked against the table, the output's shape against both.
+        unsafe { launch(&*self.device, EMBED, grid, &args) }
+    }
+
+    /// `delta` is added to `x` first, normed by `before` where that is given.
+    pub(crate) fn run_norm(
+        &self,
+        x: &CudaBuf,
+        delta: Option<&CudaBuf>,
+        before: Option<NormSpec<'_, CudaVector>>,
+        norm: NormSpec<'_, CudaVector>,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        assert_eq!(x.shape(), out.shape(), "shapes of a norm");
+        assert!(delta.is_none_or(|delta| delta.shape() == x.shape()), "shapes of a sum");
+        let specs = [Some(norm), before];
+        assert!(
+            specs.into_iter().flatten().all(|n| n.weight.len == x.cols()),
+            "columns and weights of a norm"
+        );
+        let args = NormArgs {
+            x: x.address(),
+            delta: delta.map_or(0, CudaBuf::address),
+            before: before.map_or(0, |n| n.weight.memory.address()),
+            weight: norm.weight.memory.address(),
+            out: out.overwrite(self.short()),
+            before_eps: before.map_or(0.0, |n| n.eps),
+            eps: norm.eps,
+            cols: x.cols() as u32,
+            x_precision: x.precision() as i32,
+            delta_precision: delta.map_or(Precision::F32, CudaBuf::precision) as i32,
+            out_precision: self.short() as i32,
+        };
+        let grid = Grid::new(x.rows(), 1, threads_for(x.cols(), 1024));
+        // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
+        unsafe { launch(&*self.device, NORM, grid, &args) }
+    }
+
+    pub(crate) fn run_gated(
+        &self,
+        act: Activation,
+        gate_up: &CudaBuf,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        assert_eq!(gate_up.shape(), [out.rows(), 2 * out.cols()], "shapes of a gate");
+        let args = GatedArgs {
+            gate_up: gate_up.address(),
+            out: out.overwrite(self.short()),
+            cols: out.cols() as u32,
+            rows: out.rows() as u32,
+            precision: gate_up.precision() as i32,
+            out_precision: self.short() as i32,
+            act: i32::from(act == Activation::Gelu),
+            unused: 0,
+        };
+        let blocks = (out.rows() * out.cols()).div_ceil(256).min(16 * self.device.processors());
+        // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
+        unsafe { launch(&*self.device, GATED, Grid::new(blocks, 1, 256), &args) }
+    }
+
+    pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
+        assert_eq!(out.shape(), [rows.len(), x.cols()], "rows picked and rows of the output");
+        assert!(rows.iter().all(|&row| (row as usize) < x.rows()), "rows of {}", x.rows());
+        let picked = Memory::of(&self.device, rows)?;
+        let to = out.overwrite(x.precision());
+        // SAFETY: the rows were checked against `x`, the output's shape against their number.
+        unsafe { self.convert(x, picked.address(), rows.len(), to, x.precision()) }
+    }
+
+    /// # Safety
+    /// `to` has room for `count` rows; `rows` is 0, or has that many that `x` has.
+    unsafe fn convert(
+        &self,
+        x: &CudaBuf,
+        rows: u64,
+        count: usize,
+        to: u64,
+        to_precision: Precision,
+    ) -> Result<(), BackendError> {
+        let args = ConvertArgs {
+            from: x.address(),
+            to,
+            rows,
+            cols: x.cols() as u32,
+            precision: x.precision() as i32,
+            to_precision: to_precision as i32,
+            unused: 0,
+        };
+        let grid = Grid::new(count, 1, threads_for(x.cols(), 256));
+        // SAFETY: a block a row; the caller's promise.
+        unsafe { launch(&*self.device, CONVERT, grid, &args) }
+    }
+
+    pub(crate) fn run_linear(
+        &self,
+        w: &CudaMatrix,
+        x: &CudaBuf,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        assert_eq!([x.cols(), out.rows(), out.cols()], [w.cols, x.rows(), w.rows], "shapes of a product");
+        if x.rows() == 0 {
+            return Ok(());
+        }
+        let mut converted = None;
+        if x.precision() != w.precision {
+            let memory = Memory::new(&self.device, x.rows() * x.cols() * w.precision.bytes())?;
+            // SAFETY: room for all rows of `x` was allocated just now.
+            unsafe { self.convert(x, 0, x.rows(), memory.address(), w.precision)? };
+            converted = Some(memory);
+        }
+        let product = Product {
+            x: converted.as_ref().map_or(x.address(), Memory::address),
+            w: w.memory.address(),
+            out: out.overwrite(Precision::F32),
+            rows: x.rows(),
+            outputs: w.rows,
+            cols: w.cols,
+            precision: w.precision,
+            deterministic: self.deterministic(),
+        };
+        // SAFETY: the shapes were checked above.
+        unsafe { if self.device.multiply(product)? { Ok(()) } else { self.multiply(product) } }
+    }
+
+    /// # Safety
+    /// The addresses have room for the shapes.
+    unsafe fn multiply(&self, p: Product) -> Result<(), BackendError> {
+        let args = LinearArgs {
+            x: p.x,
+            w: p.w,
+            out: p.out,
+            rows: p.rows as u32,
+            outputs: p.outputs as u32,
+            cols: p.cols as u32,
+            precision: p.precision as i32,
+        };
+        let grid = Grid::new(p.outputs.div_ceil(4), p.rows, 128);
+        // SAFETY: the caller's promise; a warp an output, those beyond the last do nothing.
+        unsafe { launch(&*self.device, LINEAR, grid, &args) }
+    }
+}
+
+/// Whole warps, no more than there are columns for: a function of the columns alone.
+pub(crate) fn threads_for(cols: usize, most: u32) -> u32 {
+    (cols.div_ceil(32) as u32 * 32).clamp(32, most)
+}

@@ -1,0 +1,69 @@
+//! What the back end asks of a device: memory, copies, launches, products. There are two: the GPU, and in tests an
+//! emulation of it.
+
+use crate::kernels::Kernel;
+use crate::precision::Precision;
+use octavo_backend::BackendError;
+use std::ffi::c_void;
+
+/// Blocks and threads of a launch, and bytes of shared memory beyond what the kernel declares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) blocks: [u32; 2],
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+}
+
+impl Grid {
+    pub(crate) fn new(x: usize, y: usize, threads: u32) -> Self {
+        let size = |n: usize| u32::try_from(n).expect("a grid of fewer than 2³² blocks");
+        Self { blocks: [size(x), size(y)], threads, shared: 0 }
+    }
+}
+
+/// `out[rows, outputs] = x[rows, cols] · w[outputs, cols]ᵀ`; `x` and `w` in `precision`, `out` in f32.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub(crate) x: u64,
+    pub(crate) w: u64,
+    pub(crate) out: u64,
+    pub(crate) rows: usize,
+    pub(crate) outputs: usize,
+    pub(crate) cols: usize,
+    pub(crate) precision: Precision,
+    /// The sum of a result may not depend on the number of rows.
+    pub(crate) deterministic: bool,
+}
+
+/// Work runs in the order of the calls. Addresses are those of the device.
+pub(crate) trait Device: Send + Sync {
+    fn name(&self) -> String;
+    /// Multiprocessors.
+    fn processors(&self) -> usize;
+    /// Major and minor.
+    fn capability(&self) -> (i32, i32);
+    /// Bytes that could still be allocated.
+    fn free_memory(&self) -> Result<u64, BackendError>;
+    /// Memory whose contents are undefined.
+    fn allocate(&self, bytes: usize) -> Result<u64, BackendError>;
+    /// # Safety
+    /// `address` came from `allocate` and is used by no later call.
+    unsafe fn release(&self, address: u64);
+    /// # Safety
+    /// `to` has room for the bytes.
+    unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), BackendError>;
+    /// Waits for all work before it.
+    /// # Safety
+    /// There are as many bytes at `from`.
+    unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), BackendError>;
+    /// # Safety
+    /// There are as many bytes at `at`.
+    unsafe fn zero(&self, at: u64, bytes: usize) -> Result<(), BackendError>;
+    /// # Safety
+    /// `args` points to the arguments that the kernel's text declares, and what they point to is there.
+    unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError>;
+    /// By the matrix library; `false`, and nothing done, where it does not take the shape.
+    /// # Safety
+    /// The addresses have room for the shapes.
+    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError>;
+}

@@ -1,0 +1,160 @@
+//! A device for tests: kernels compiled with g++ against `cu/emulation.h`, memory of the process.
+
+use crate::backend::Cuda;
+use crate::device::{Device, Grid, Product};
+use crate::kernels::Kernel;
+use libloading::Library;
+use octavo_backend::BackendError;
+use octavo_backend::conformance::Tolerance;
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+const EMULATION: &str = include_str!("../cu/emulation.h");
+
+type Launch = unsafe extern "C" fn(*const c_void, u32, u32, u32, u32);
+
+/// The compiled kernels of this process; one that is being compiled is waited for.
+static LOADED: OnceLock<Mutex<HashMap<Kernel, Arc<OnceLock<Library>>>>> = OnceLock::new();
+
+#[derive(Default)]
+pub(crate) struct Emulated {
+    sizes: Mutex<HashMap<u64, Layout>>,
+}
+
+/// Compiles the text into a library that is kept between runs.
+fn compile(kernel: Kernel) -> PathBuf {
+    let text = format!("{EMULATION}\n{}", kernel.text());
+    let folder = std::env::temp_dir().join("octavo-emulated");
+    fs::create_dir_all(&folder).expect("a folder for compiled kernels");
+    let name = format!("{}-{}", kernel.name, &blake3::hash(text.as_bytes()).to_hex()[..16]);
+    let library = folder.join(format!("{name}.so"));
+    if !library.exists() {
+        let source = folder.join(format!("{name}-{}.cpp", std::process::id()));
+        fs::write(&source, text).expect("the text of a kernel");
+        run_compiler(&source, &library);
+        fs::remove_file(&source).expect("the text of a kernel");
+    }
+    library
+}
+
+fn run_compiler(source: &Path, library: &Path) {
+    let partial = source.with_extension("so");
+    let result = Command::new("g++")
+        .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w", "-o"])
+        .args([&partial, source])
+        .output()
+        .expect("these tests need g++: install it (Debian: apt-get install g++)");
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    fs::rename(partial, library).expect("the compiled kernel");
+}
+
+fn loaded(kernel: Kernel) -> Arc<OnceLock<Library>> {
+    let slot = LOADED.get_or_init(Mutex::default).lock().unwrap().entry(kernel).or_default().clone();
+    slot.get_or_init(|| {
+        // SAFETY: compiled from this crate's own texts; its initialisers fill a table.
+        unsafe { Library::new(compile(kernel)).expect("the compiled kernel") }
+    });
+    slot
+}
+
+impl Device for Emulated {
+    fn name(&self) -> String {
+        "emulated".into()
+    }
+
+    fn processors(&self) -> usize {
+        4
+    }
+
+    fn capability(&self) -> (i32, i32) {
+        crate::FIRST_WITH_FP8
+    }
+
+    fn free_memory(&self) -> Result<u64, BackendError> {
+        Ok(1 << 30)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {
+        let layout = Layout::from_size_align(bytes, 256).unwrap();
+        // SAFETY: `Memory` asks for at least one byte.
+        let address = unsafe { alloc(layout) };
+        // SAFETY: just allocated; NaNs in every precision, so that what was not written shows.
+        unsafe { address.write_bytes(0xff, bytes) };
+        self.sizes.lock().unwrap().insert(address as u64, layout);
+        Ok(address as u64)
+    }
+
+    unsafe fn release(&self, address: u64) {
+        let layout = self.sizes.lock().unwrap().remove(&address).expect("released once");
+        // SAFETY: allocated above with this layout.
+        unsafe { dealloc(address as *mut u8, layout) };
+    }
+
+    unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        // SAFETY: the caller's promise.
+        unsafe { (to as *mut u8).copy_from(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        // SAFETY: the caller's promise.
+        unsafe { (from as *const u8).copy_to(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn zero(&self, at: u64, bytes: usize) -> Result<(), BackendError> {
+        // SAFETY: the caller's promise.
+        unsafe { (at as *mut u8).write_bytes(0, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
+        let slot = loaded(kernel);
+        let library = slot.get().expect("loaded");
+        // SAFETY: `launch` of emulation.h has this signature.
+        let launch = unsafe { library.get::<Launch>(b"launch").expect("an entry") };
+        // SAFETY: the caller's promise.
+        unsafe { launch(args, grid.blocks[0], grid.blocks[1], grid.threads, grid.shared) };
+        Ok(())
+    }
+
+    unsafe fn multiply(&self, _: Product) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+}
+
+fn emulated(deterministic: bool) -> Cuda {
+    Cuda::on(Arc::new(Emulated::default()), deterministic)
+}
+
+mod same_bits_whatever_the_batch {
+    octavo_backend::conformance!(super::emulated(true), super::Tolerance::BF16);
+}
+
+mod fast {
+    use super::{Tolerance, emulated};
+    use crate::plan::Tuning;
+    use octavo_backend::conformance;
+
+    /// Long sequences would take long to emulate: short ones in parts of one tile or two merge as many.
+    #[test]
+    fn parts_of_a_sequence_merge_into_what_it_is_in_one() {
+        let cuda = emulated(false);
+        cuda.tuning.set(Tuning { part_tiles: 1, ..Tuning::default() });
+        conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
+        let cuda = emulated(true);
+        cuda.tuning.set(Tuning { part_tiles: 2, ..Tuning::default() });
+        conformance::one_chunk_equals_many(&cuda, Tolerance::BF16);
+        conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
+    }
+
+    #[test]
+    fn attention_matches_the_reference() {
+        conformance::attention_matches_the_reference(&emulated(false), Tolerance::BF16);
+    }
+}

@@ -1,0 +1,155 @@
+//! The device that is there: driver, stream, kernels.
+
+pub mod bench;
+mod compile;
+mod gemm;
+mod open;
+
+pub use open::OpenError;
+
+use crate::device::{Device, Grid, Product};
+use crate::kernels::Kernel;
+use compile::Compiler;
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUresult};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use gemm::Gemm;
+use octavo_backend::BackendError;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Shared memory that any kernel may have without asking.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+pub(crate) struct Gpu {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    name: String,
+    processors: usize,
+    capability: (i32, i32),
+    compiler: Compiler,
+    functions: Mutex<HashMap<Kernel, Function>>,
+    gemm: Mutex<Gemm>,
+}
+
+/// An entry of a loaded module, which is never unloaded.
+#[derive(Clone, Copy)]
+struct Function(CUfunction);
+// SAFETY: a handle that the driver may be given from any thread.
+unsafe impl Send for Function {}
+
+impl Gpu {
+    fn function(&self, kernel: Kernel, shared: u32) -> Result<CUfunction, BackendError> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(&kernel) {
+            return Ok(function.0);
+        }
+        let image = self.compiler.compile(&kernel)?;
+        let name = CString::new(kernel.entry()).expect("a name without zeros");
+        // SAFETY: a whole image for this device, as the compiler gave it; the module lives as long as the process.
+        let function = unsafe {
+            let module =
+                result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
+            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))?
+        };
+        if shared > SHARED_WITHOUT_ASKING {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was loaded above.
+            unsafe { result::function::set_function_attribute(function, attribute, shared as i32) }
+                .map_err(failed("asking for shared memory"))?;
+        }
+        functions.insert(kernel, Function(function));
+        Ok(function)
+    }
+
+    fn bind(&self) -> Result<(), BackendError> {
+        self.context.bind_to_thread().map_err(failed("binding the context"))
+    }
+}
+
+/// An error of the driver, with what was being done.
+fn failed(what: &'static str) -> impl Fn(DriverError) -> BackendError {
+    move |error| match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory(format!("{what}: {error}")),
+        _ => BackendError::Device(format!("{what}: {error}")),
+    }
+}
+
+impl Device for Gpu {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn processors(&self) -> usize {
+        self.processors
+    }
+
+    fn capability(&self) -> (i32, i32) {
+        self.capability
+    }
+
+    fn free_memory(&self) -> Result<u64, BackendError> {
+        self.bind()?;
+        let (free, _) = result::mem_get_info().map_err(failed("asking for free memory"))?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {
+        self.bind()?;
+        // SAFETY: the memory is used in the order of this stream alone.
+        unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }.map_err(failed("allocating"))
+    }
+
+    unsafe fn release(&self, address: u64) {
+        // An error here has been met by an earlier call, or the context is gone: there is no one to tell.
+        let _ = self.bind();
+        // SAFETY: the caller's promise; freed when the work before it is done.
+        let _ = unsafe { result::free_async(address, self.stream.cu_stream()) };
+    }
+
+    unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: the caller's promise; pageable memory is read before the call returns.
+        unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) }.map_err(failed("uploading"))
+    }
+
+    unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: the caller's promise; the stream is waited for before `to` is looked at.
+        unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) }
+            .map_err(failed("downloading"))?;
+        self.stream.synchronize().map_err(failed("waiting for the device"))
+    }
+
+    unsafe fn zero(&self, at: u64, bytes: usize) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) }.map_err(failed("zeroing"))
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
+        self.bind()?;
+        let function = self.function(kernel, grid.shared)?;
+        let [x, y] = grid.blocks;
+        let mut params = [args.cast_mut()];
+        // SAFETY: one parameter, of the size that the text was compiled for; the rest is the caller's promise.
+        unsafe {
+            result::launch_kernel(
+                function,
+                (x, y, 1),
+                (grid.threads, 1, 1),
+                grid.shared,
+                self.stream.cu_stream(),
+                &mut params,
+            )
+        }
+        .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
+    }
+
+    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError> {
+        self.bind()?;
+        let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller's promise.
+        unsafe { gemm.multiply(product, self.stream.cu_stream()) }
+    }
+}

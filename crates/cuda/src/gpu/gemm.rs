@@ -1,0 +1,180 @@
+//! Products by cuBLASLt; the algorithm for a shape is chosen once and kept.
+
+use crate::device::Product;
+use crate::precision::Precision;
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t,
+    cublasLtMatmulPreferenceAttributes_t, cudaDataType,
+};
+use cudarc::driver::sys::CUstream;
+use octavo_backend::BackendError;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+const WORKSPACE: usize = 32 << 20;
+/// Rows for which the algorithm is chosen where it may not depend on them.
+const USUAL_ROWS: usize = 64;
+
+/// A shape for which one algorithm does: rows are rounded up to a power of two.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Shape {
+    rows: usize,
+    outputs: usize,
+    cols: usize,
+    precision: Precision,
+    deterministic: bool,
+}
+
+pub(super) struct Gemm {
+    handle: sys::cublasLtHandle_t,
+    workspace: u64,
+    chosen: HashMap<Shape, cublasLtMatmulAlgo_t>,
+}
+
+// SAFETY: a handle that may be used from any thread, one at a time (it lies behind a mutex).
+unsafe impl Send for Gemm {}
+
+/// Descriptors of one product, destroyed together.
+struct Descriptors {
+    product: sys::cublasLtMatmulDesc_t,
+    w: sys::cublasLtMatrixLayout_t,
+    x: sys::cublasLtMatrixLayout_t,
+    out: sys::cublasLtMatrixLayout_t,
+}
+
+impl Gemm {
+    /// The workspace comes with the first product.
+    pub(super) fn new() -> Result<Self, CublasError> {
+        Ok(Self { handle: result::create_handle()?, workspace: 0, chosen: HashMap::new() })
+    }
+
+    /// # Safety
+    /// The addresses have room for the shapes, on the device that is current.
+    pub(super) unsafe fn multiply(&mut self, p: Product, stream: CUstream) -> Result<bool, BackendError> {
+        // Rows of whole 16-byte units; others are rare and small.
+        if !p.cols.is_multiple_of(8) || !p.outputs.is_multiple_of(8) {
+            return Ok(false);
+        }
+        if self.workspace == 0 {
+            // SAFETY: kept for as long as the process lives.
+            self.workspace = unsafe { cudarc::driver::result::malloc_sync(WORKSPACE) }
+                .map_err(super::failed("allocating the workspace of products"))?;
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { self.run(p, stream) } {
+            Ok(()) => Ok(true),
+            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(false),
+            Err(error) => Err(BackendError::Device(format!("a product of {p:?}: {error}"))),
+        }
+    }
+
+    /// # Safety
+    /// As for `multiply`.
+    unsafe fn run(&mut self, p: Product, stream: CUstream) -> Result<(), CublasError> {
+        let rows = if p.deterministic { USUAL_ROWS } else { p.rows.next_power_of_two() };
+        let Product { outputs, cols, precision, deterministic, .. } = p;
+        let shape = Shape { rows, outputs, cols, precision, deterministic };
+        let algorithm = match self.chosen.get(&shape) {
+            Some(algorithm) => *algorithm,
+            None => {
+                let algorithm = self.choose(shape)?;
+                self.chosen.insert(shape, algorithm);
+                algorithm
+            }
+        };
+        let descriptors = Descriptors::new(p.rows, &shape)?;
+        let (one, zero) = (1.0f32, 0.0f32);
+        // SAFETY: descriptors of the product's shapes, the caller's addresses, numbers that outlive the call.
+        unsafe {
+            result::matmul(
+                self.handle,
+                descriptors.product,
+                (&raw const one).cast(),
+                (&raw const zero).cast(),
+                p.w as *const c_void,
+                descriptors.w,
+                p.x as *const c_void,
+                descriptors.x,
+                p.out as *const c_void,
+                descriptors.out,
+                p.out as *mut c_void,
+                descriptors.out,
+                &algorithm,
+                self.workspace as *mut c_void,
+                WORKSPACE,
+                stream.cast(),
+            )
+        }
+    }
+
+    fn choose(&self, shape: Shape) -> Result<cublasLtMatmulAlgo_t, CublasError> {
+        use cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let d = Descriptors::new(shape.rows, &shape)?;
+        let preference = result::create_matmul_pref()?;
+        let workspace = WORKSPACE;
+        // No sum in several parts.
+        let no_reduction = 0u32;
+        // SAFETY: live descriptors; attributes of the sizes that the library documents; destroyed once.
+        unsafe {
+            let set = |attribute, value: *const c_void, bytes| {
+                result::set_matmul_pref_attribute(preference, attribute, value, bytes)
+            };
+            let mut chosen =
+                set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8);
+            if shape.deterministic {
+                let attribute = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+                chosen = chosen.and_then(|()| set(attribute, (&raw const no_reduction).cast(), 4));
+            }
+            let chosen = chosen.and_then(|()| {
+                result::get_matmul_algo_heuristic(self.handle, d.product, d.w, d.x, d.out, d.out, preference)
+            });
+            result::destroy_matmul_pref(preference)?;
+            chosen.map(|found| found.algo)
+        }
+    }
+}
+
+impl Descriptors {
+    /// The library counts columns first: `outᵀ[outputs, rows] = w[cols, outputs]ᵀ · x[cols, rows]`.
+    fn new(rows: usize, shape: &Shape) -> Result<Self, CublasError> {
+        let input = match shape.precision {
+            Precision::F32 => cudaDataType::CUDA_R_32F,
+            Precision::Bf16 => cudaDataType::CUDA_R_16BF,
+            Precision::F16 => cudaDataType::CUDA_R_16F,
+        };
+        let (outputs, cols) = (shape.outputs as u64, shape.cols as u64);
+        let product =
+            result::create_matmul_desc(cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)?;
+        // CUBLAS_OP_T.
+        let transpose = 1i32;
+        let attribute = cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        // SAFETY: a live descriptor, and an attribute of four bytes.
+        unsafe {
+            result::set_matmul_desc_attribute(product, attribute, (&raw const transpose).cast(), 4)?;
+        }
+        Ok(Self {
+            product,
+            w: result::create_matrix_layout(input, cols, outputs, cols as i64)?,
+            x: result::create_matrix_layout(input, cols, rows as u64, cols as i64)?,
+            out: result::create_matrix_layout(
+                cudaDataType::CUDA_R_32F,
+                outputs,
+                rows as u64,
+                outputs as i64,
+            )?,
+        })
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: created in `new` and destroyed here alone; an error would mean that they were not live.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.product);
+            for layout in [self.w, self.x, self.out] {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The texts of `cu/` and how one becomes a program: options as `#define`s, then the text with its includes in place.
+
+use octavo_backend::PageLayout;
+use octavo_types::KvDtype;
+
+/// One entry of a text, for one choice of options. Two that are equal are the same program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Kernel {
+    /// Of the file, `cu/{name}.cu`, and of its entry, `octavo_{name}`.
+    pub(crate) name: &'static str,
+    args_bytes: usize,
+    head: Option<HeadOptions>,
+    pub(crate) attention: Option<AttentionOptions>,
+}
+
+/// For kernels that know how keys and values are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct HeadOptions {
+    pub(crate) dim: usize,
+    pub(crate) dtype: KvDtype,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct AttentionOptions {
+    /// Columns of a block, in eights.
+    pub(crate) blocks: usize,
+    pub(crate) warps: usize,
+    pub(crate) stages: usize,
+    /// Blocks on a multiprocessor at least: bounds the registers.
+    pub(crate) min_blocks: usize,
+    /// A tile may lie in several pages.
+    pub(crate) small_pages: bool,
+}
+
+impl Kernel {
+    /// The entry of `cu/{name}.cu` that takes an `A`.
+    pub(crate) const fn new<A>(name: &'static str) -> Self {
+        Self { name, args_bytes: size_of::<A>(), head: None, attention: None }
+    }
+
+    pub(crate) fn with_head(self, layout: &PageLayout) -> Self {
+        Self { head: Some(HeadOptions { dim: layout.head_dim, dtype: layout.dtype }), ..self }
+    }
+
+    pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
+        Self { attention: Some(attention), ..self }
+    }
+
+    pub(crate) fn entry(&self) -> String {
+        format!("octavo_{}", self.name)
+    }
+
+    /// The whole text, options first.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in self.options() {
+            text += &format!("#define {name} {value}\n");
+        }
+        expand(&format!("{}.cu", self.name), &mut Vec::new(), &mut text);
+        text
+    }
+
+    fn options(&self) -> Vec<(&'static str, usize)> {
+        let mut options = vec![("ARGS_BYTES", self.args_bytes)];
+        if let Some(head) = self.head {
+            options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
+        }
+        if let Some(attention) = self.attention {
+            options.extend([
+                ("BLOCKS", attention.blocks),
+                ("WARPS", attention.warps),
+                ("STAGES", attention.stages),
+                ("MIN_BLOCKS", attention.min_blocks),
+                ("SMALL_PAGES", usize::from(attention.small_pages)),
+            ]);
+        }
+        options
+    }
+}
+
+/// As in `cu/codec.cuh`.
+fn codec_number(dtype: KvDtype) -> usize {
+    match dtype {
+        KvDtype::F32 => 0,
+        KvDtype::F16 => 1,
+        KvDtype::Bf16 => 2,
+        KvDtype::Fp8 => 3,
+        KvDtype::Int8 => 4,
+    }
+}
+
+macro_rules! texts {
+    ($($file:literal)*) => { &[$(($file, include_str!(concat!("../cu/", $file)))),*] };
+}
+
+const TEXTS: &[(&str, &str)] = texts![
+    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
+];
+
+/// Appends a file, each file it includes once.
+fn expand(file: &str, seen: &mut Vec<String>, out: &mut String) {
+    let (_, text) = TEXTS.iter().find(|(name, _)| *name == file).expect("a file of cu/");
+    seen.push(file.to_owned());
+    for line in text.lines() {
+        match line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+            Some(included) if seen.iter().any(|s| s == included) => {}
+            Some(included) => expand(included, seen, out),
+            None => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_its_options_first_and_every_include_once() {
+        let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim: 64, dtype: KvDtype::Int8 };
+        let text = Kernel::new::<[u64; 3]>("rotate").with_head(&layout).text();
+        assert!(text.starts_with("#define ARGS_BYTES 24\n#define HEAD_DIM 64\n#define KV 4\n"), "{text}");
+        assert!(!text.contains("#include"), "{text}");
+        assert_eq!(text.matches("What the kernels ask of a GPU").count(), 1);
+    }
+}

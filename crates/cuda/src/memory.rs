@@ -1,0 +1,108 @@
+//! Device memory owned by a value.
+
+use crate::device::{Device, Grid};
+use crate::kernels::Kernel;
+use octavo_backend::BackendError;
+use std::fmt;
+use std::sync::Arc;
+
+/// A run of device memory; freed when it is dropped, in the order of the device's work.
+pub(crate) struct Memory {
+    device: Arc<dyn Device>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, BackendError> {
+        let address = if bytes == 0 { 0 } else { device.allocate(bytes)? };
+        Ok(Self { device: device.clone(), address, bytes })
+    }
+
+    pub(crate) fn of<T: Plain>(device: &Arc<dyn Device>, values: &[T]) -> Result<Self, BackendError> {
+        let memory = Self::new(device, size_of_val(values))?;
+        memory.write(0, bytes_of(values))?;
+        Ok(memory)
+    }
+
+    pub(crate) fn zeroed(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, BackendError> {
+        let memory = Self::new(device, bytes)?;
+        if bytes > 0 {
+            // SAFETY: that many bytes were allocated just now.
+            unsafe { device.zero(memory.address, bytes)? };
+        }
+        Ok(memory)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn write(&self, at: usize, from: &[u8]) -> Result<(), BackendError> {
+        assert!(at + from.len() <= self.bytes, "{} bytes at {at} of {}", from.len(), self.bytes);
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range was checked to lie within this allocation.
+        unsafe { self.device.upload(self.address + at as u64, from) }
+    }
+
+    pub(crate) fn read(&self, to: &mut [u8]) -> Result<(), BackendError> {
+        assert!(to.len() <= self.bytes, "{} bytes of {}", to.len(), self.bytes);
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the length was checked.
+        unsafe { self.device.download(self.address, to) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: allocated in `new`, and no one else has the address any more.
+            unsafe { self.device.release(self.address) };
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}
+
+/// Types that are their bytes: any bits are a value, and there is no padding.
+/// # Safety
+/// As said.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: plain numbers.
+unsafe impl Plain for f32 {}
+
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain` types have no padding, so that all bytes are initialised; u8 has no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// # Safety
+/// `args` is what the kernel's text declares, and the addresses in it have room for what the kernel does there.
+pub(crate) unsafe fn launch<A>(
+    device: &dyn Device,
+    kernel: Kernel,
+    grid: Grid,
+    args: &A,
+) -> Result<(), BackendError> {
+    if grid.blocks.contains(&0) {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise, passed on; `args` lives until the call returns, which copies it.
+    unsafe { device.launch(kernel, grid, std::ptr::from_ref(args).cast()) }
+}

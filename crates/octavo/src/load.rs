@@ -1,0 +1,84 @@
+//! Puts a model on a device, and falls back to the CPU where that was left open.
+
+use crate::device::Device;
+use crate::gpu;
+use crate::llm::LoadError;
+use crate::memory;
+use crate::options::{Options, Resolved, Room};
+use octavo_cpu::{Cpu, Level};
+use octavo_engine::{ModelRunner, Runner};
+use octavo_model::{Model, ModelConfig, Progress, Weights};
+use std::num::NonZeroUsize;
+
+/// How much of the memory that is available an automatic cache may take.
+const SHARE: f64 = 0.6;
+
+/// What is to be loaded.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) weights: &'a Weights,
+}
+
+/// A model on its device, and the options as they came out there.
+pub(crate) struct Loaded {
+    pub(crate) runner: Box<dyn Runner>,
+    pub(crate) resolved: Resolved,
+}
+
+impl Job<'_> {
+    pub(crate) fn load(self, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+        match self.options.device {
+            Device::Cpu => self.on_cpu(progress),
+            Device::Cuda(number) => gpu::load(number, self, progress),
+            Device::Auto => {
+                let on_gpu = gpu::load(0, self, progress);
+                on_gpu.or_else(|error| self.instead(&error, progress))
+            }
+        }
+    }
+
+    /// What is wrong with the model itself is met again, and told by the CPU.
+    fn instead(self, error: &LoadError, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+        let mut loaded = self.on_cpu(progress)?;
+        if !matches!(error, LoadError::Device(error) if !error.surprises()) {
+            loaded.resolved.notes.push(format!("this runs on the CPU and not on the GPU: {error}"));
+        }
+        Ok(loaded)
+    }
+
+    fn on_cpu(self, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+        let Self { options, config, weights } = self;
+        let room = memory::available().map(|free| Room { free, share: SHARE });
+        let resolved = options.resolve(config, room)?;
+        let one = NonZeroUsize::MIN;
+        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(one));
+        let cpu = Cpu::new(threads, Level::detect());
+        let model = Model::load(&cpu, config.clone(), &resolved.spec, weights, options.weights, progress)?;
+        let runner = ModelRunner::new(cpu, model, &resolved.spec, resolved.settings.total)?;
+        Ok(Loaded { runner: Box::new(runner), resolved })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceError;
+    use crate::source::{Parts, Source};
+
+    fn notes_after(error: DeviceError) -> Vec<String> {
+        let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
+        let job = Job { options: &Options::default(), config: &config, weights: &weights };
+        job.instead(&error.into(), &mut |_| {}).unwrap().resolved.notes
+    }
+
+    #[test]
+    fn the_cpu_serves_and_says_why_only_where_there_is_a_gpu() {
+        let closed = |has_device| DeviceError::NotOpened { why: "too old".into(), has_device };
+        assert_eq!(notes_after(DeviceError::NotBuilt), Vec::<String>::new());
+        assert_eq!(notes_after(closed(false)), Vec::<String>::new());
+        assert!(notes_after(closed(true))[0].ends_with("not on the GPU: too old"));
+        assert!(notes_after(DeviceError::Int8Weights)[0].contains("--weights stored"));
+    }
+}
