@@ -27,7 +27,7 @@ pub(crate) struct PlanKey {
     pub(crate) tuning: Tuning,
 }
 
-/// What is chosen by measurement; 0 is for what this file chooses.
+/// What is chosen by measurement; 0 is for what this file chooses, or `Load` where nothing says how to cut.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tuning {
     pub part_tiles: u32,
@@ -152,7 +152,7 @@ impl Plan {
                 continue;
             }
             let load = Load::new(work.iter().map(|w| w.tiles[1] - w.tiles[0]), key.kv_heads);
-            let fast = decoding && blocks == 1 && !key.deterministic;
+            let fast = decoding && blocks == 1 && !key.deterministic && key.tuning.part_tiles == 0;
             let measured = if fast { load.tuning(&key, device.processors()) } else { Tuning::default() };
             let options = key.options(blocks, small_pages, measured);
             let items =
