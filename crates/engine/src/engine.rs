@@ -225,7 +225,7 @@ impl Engine {
     }
 
     /// Shows the state of things to whoever reads the metrics, ten times a second at most.
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let due = self.published.is_none_or(|at| self.now.since(at) >= Duration::from_millis(100));
         if !due && self.has_work() {
             return;

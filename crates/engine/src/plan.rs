@@ -56,8 +56,15 @@ impl Engine {
         }
     }
 
-    /// Frees what has ended. Part of planning a step; before that for whoever looks into the cache between steps.
+    /// Frees what has ended before the next step does, for whoever looks into the cache between steps.
     pub fn settle(&mut self) {
+        self.free_finished();
+        if !self.has_work() {
+            self.publish();
+        }
+    }
+
+    fn free_finished(&mut self) {
         let cache = &mut self.cache;
         self.running.retain_mut(|running| {
             running.span = None;
@@ -70,7 +77,7 @@ impl Engine {
 
     /// Takes out what has ended, was cancelled or is late, and frees its pages: they serve this step already.
     fn retire(&mut self, events: &mut Events) {
-        self.settle();
+        self.free_finished();
         for id in std::mem::take(&mut self.cancelled) {
             self.end_cancelled(id, events);
         }
