@@ -20,6 +20,8 @@ impl WeightDtype {
 pub enum WeightFormat {
     #[default]
     AsStored,
+    /// Widened at load; products then round nothing but their sums.
+    F32,
     /// Quantised at load: eight bits a weight, a scale for each group of inputs of each output.
     Int8,
 }

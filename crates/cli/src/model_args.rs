@@ -47,8 +47,10 @@ impl From<Dtype> for KvDtype {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Weights {
-    /// As the files have them
+    /// As the files have them; beside bf16, activations are rounded to bf16 where they are multiplied
     Stored,
+    /// Widened to 32 bits while loading: nothing is rounded but sums, for twice the memory
+    F32,
     /// Quantised to eight bits while loading
     Int8,
 }
@@ -107,6 +109,7 @@ impl ModelArgs {
             threads: self.threads,
             weights: match self.weights {
                 Weights::Stored => WeightFormat::AsStored,
+                Weights::F32 => WeightFormat::F32,
                 Weights::Int8 => WeightFormat::Int8,
             },
             kv_backend: match self.kv_backend {

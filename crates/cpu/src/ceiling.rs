@@ -25,6 +25,19 @@ pub fn fma_peak(pool: &Pool, patience: Duration) -> f64 {
     (parts * ROUNDS * CHAINS * lanes * 2) as f64 / seconds / 1e9
 }
 
+/// The most operations a second of products with weights in bf16, in GFLOP/s: dot products of bf16 on registers, four
+/// operations a lane, or [`fma_peak`] where the machine has none.
+pub fn bf16_peak(pool: &Pool, patience: Duration) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if crate::gemm::has_dots(Level::detect()) {
+        let parts = pool.threads() * PARTS;
+        // SAFETY: just asked for.
+        let seconds = mean(patience, || pool.run(parts, &|_| unsafe { x86::dots(ROUNDS) }));
+        return (parts * ROUNDS * CHAINS * 16 * 4) as f64 / seconds / 1e9;
+    }
+    fma_peak(pool, patience)
+}
+
 /// Memory to be read as fast as it can be. It should have many times the bytes of the last cache.
 #[derive(Debug)]
 pub struct Memory(Aligned);
@@ -135,6 +148,20 @@ mod x86 {
         black_box(sums);
     }
 
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) fn dots(rounds: usize) {
+        // SAFETY: the types differ in name alone.
+        let [x, y]: [__m512bh; 2] =
+            [0.999, 0.001_f32].map(|value| unsafe { std::mem::transmute(_mm512_set1_ps(black_box(value))) });
+        let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, x, y);
+            }
+        }
+        black_box(sums);
+    }
+
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn chain_256(rounds: usize) {
         let (x, y) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(0.001)));
@@ -157,6 +184,7 @@ mod tests {
         let pool = Pool::new(2.try_into().unwrap());
         let patience = Duration::from_millis(20);
         assert!((0.01..1e6).contains(&fma_peak(&pool, patience)));
+        assert!((0.01..1e6).contains(&bf16_peak(&pool, patience)));
         assert!((0.01..1e5).contains(&Memory::new(&pool, 40 << 20).read_bandwidth(&pool, patience)));
     }
 }

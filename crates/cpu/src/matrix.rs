@@ -1,5 +1,5 @@
 use crate::aligned::Aligned;
-use crate::gemm::{Element, PANEL, column_at};
+use crate::gemm::{Element, PAIR, PANEL, rounded};
 use crate::{Pool, int8};
 use half::{bf16, f16};
 use octavo_backend::{TensorRef, WeightDtype, WeightFormat};
@@ -26,11 +26,11 @@ impl From<WeightDtype> for Kind {
 /// Weights `[out, in]`, packed once for all kernels.
 ///
 /// ```text
-///   [out / 32][in][32]       one panel is 32 outputs: what a kernel multiplies by one input lies together
+///   [out / 32][in / 2][64]   one panel is 32 outputs: what a kernel multiplies by two inputs lies together
 /// ```
 ///
-/// The last panel is filled up with zeros. The 32 weights of an input lie in the order of [`column_at`]. Int8 panels
-/// are described at [`int8`].
+/// The last panel is filled up with zeros, and so is a missing last input. A step's 64 weights lie as [`Element::place`]
+/// says. Int8 panels are described at [`int8`].
 #[derive(Debug)]
 pub struct Matrix {
     rows: usize,
@@ -50,7 +50,11 @@ impl Matrix {
                 "parts differ: {dtype:?} of {cols} columns, {part:?}"
             );
         }
-        let kind = if format == WeightFormat::Int8 { Kind::Int8 } else { dtype.into() };
+        let kind = match format {
+            WeightFormat::AsStored => dtype.into(),
+            WeightFormat::F32 => Kind::F32,
+            WeightFormat::Int8 => Kind::Int8,
+        };
         let rows = parts.iter().map(TensorRef::rows).sum::<usize>();
         let panel = panel_bytes(kind, cols);
         let mut panels = Aligned::zeroed(rows.div_ceil(PANEL) * panel);
@@ -60,9 +64,11 @@ impl Matrix {
                     (index * PANEL..rows.min((index + 1) * PANEL)).map(|row| find(parts, row)).collect();
                 match (kind, dtype) {
                     (Kind::Int8, _) => int8::pack_panel(&rows, dtype, cols, bytes),
-                    (_, WeightDtype::F32) => pack_panel::<f32, 4>(&rows, bytes),
-                    (_, WeightDtype::F16) => pack_panel::<f16, 2>(&rows, bytes),
-                    (_, WeightDtype::Bf16) => pack_panel::<bf16, 2>(&rows, bytes),
+                    (Kind::F32, WeightDtype::F32) => pack_panel::<f32, 4, 4>(&rows, bytes, |weight| weight),
+                    (Kind::F32, WeightDtype::F16) => pack_panel::<f32, 2, 4>(&rows, bytes, widen::<f16>),
+                    (Kind::F32, WeightDtype::Bf16) => pack_panel::<f32, 2, 4>(&rows, bytes, widen::<bf16>),
+                    (_, WeightDtype::Bf16) => pack_panel::<bf16, 2, 2>(&rows, bytes, without_subnormals),
+                    (_, _) => pack_panel::<f16, 2, 2>(&rows, bytes, |weight| weight),
                 }
             });
         }
@@ -112,8 +118,8 @@ impl Matrix {
 
 fn panel_bytes(kind: Kind, cols: usize) -> usize {
     match kind {
-        Kind::F32 => cols * PANEL * 4,
-        Kind::F16 | Kind::Bf16 => cols * PANEL * 2,
+        Kind::F32 => cols.next_multiple_of(PAIR) * PANEL * 4,
+        Kind::F16 | Kind::Bf16 => cols.next_multiple_of(PAIR) * PANEL * 2,
         Kind::Int8 => int8::panel_bytes(cols),
     }
 }
@@ -131,23 +137,39 @@ fn find<'a>(parts: &[TensorRef<'a>], mut row: usize) -> &'a [u8] {
 }
 
 /// Transposes up to 32 rows into a panel, a few inputs at a time so that both sides stay in the cache.
-fn pack_panel<W: Element, const SIZE: usize>(rows: &[&[u8]], panel: &mut [u8]) {
+fn pack_panel<W: Element, const FROM: usize, const SIZE: usize>(
+    rows: &[&[u8]],
+    panel: &mut [u8],
+    convert: impl Fn([u8; FROM]) -> [u8; SIZE],
+) {
     const INPUTS: usize = 64;
     for (block, out) in panel.chunks_mut(INPUTS * PANEL * SIZE).enumerate() {
-        for at in 0..PANEL {
-            let Some(row) = rows.get(column_at::<W>(at)) else { continue };
-            let weights = row[block * INPUTS * SIZE..].as_chunks::<SIZE>().0;
-            for (slot, weight) in out.chunks_exact_mut(PANEL * SIZE).zip(weights) {
-                slot[at * SIZE..][..SIZE].copy_from_slice(weight);
+        for (column, row) in rows.iter().enumerate() {
+            let weights = row[block * INPUTS * FROM..].as_chunks::<FROM>().0;
+            let places = [0, 1].map(|input| W::place(input, column) * SIZE);
+            for (slot, weights) in out.chunks_exact_mut(PAIR * PANEL * SIZE).zip(weights.chunks(PAIR)) {
+                for (at, weight) in places.into_iter().zip(weights) {
+                    slot[at..][..SIZE].copy_from_slice(&convert(*weight));
+                }
             }
         }
     }
 }
 
+fn widen<W: Element>(weight: [u8; 2]) -> [u8; 4] {
+    W::read(&weight).to_le_bytes()
+}
+
+/// As the kernels take weights in bf16.
+fn without_subnormals(weight: [u8; 2]) -> [u8; 2] {
+    rounded(bf16::from_le_bytes(weight).to_f32()).to_le_bytes()
+}
+
 fn read_row<W: Element>(panel: &[u8], column: usize, out: &mut [f32]) {
     let size = size_of::<W>();
-    let at = (0..PANEL).find(|at| column_at::<W>(*at) == column).expect("a permutation of the panel");
-    for (out, slot) in out.iter_mut().zip(panel.chunks_exact(PANEL * size)) {
-        *out = W::read(&slot[at * size..][..size]);
+    for (out, slot) in out.chunks_mut(PAIR).zip(panel.chunks_exact(PAIR * PANEL * size)) {
+        for (input, out) in out.iter_mut().enumerate() {
+            *out = W::read(&slot[W::place(input, column) * size..]);
+        }
     }
 }

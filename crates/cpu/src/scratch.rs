@@ -10,11 +10,13 @@ thread_local! {
 ///
 /// # Safety
 /// Every pattern of bits must be a value of the type.
-pub(crate) unsafe trait Word {}
+pub(crate) unsafe trait Word: Copy + Send + Sync {}
 // SAFETY: all 2³² patterns are values.
 unsafe impl Word for f32 {}
 // SAFETY: all 2³² patterns are values.
 unsafe impl Word for i32 {}
+// SAFETY: all 2³² patterns are values.
+unsafe impl Word for u32 {}
 
 /// Calls `body` with room for `len` values that last as long as the call; contents are undefined.
 ///

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{DTYPES, Random, SHAPES, Weights, bits, dot, pool};
-use octavo_backend::{WeightDtype, WeightFormat::AsStored};
+use half::bf16;
+use octavo_backend::{TensorRef, WeightDtype, WeightFormat, WeightFormat::AsStored};
 use octavo_cpu::{Buf, Level, Matrix, gemm};
 
 fn product(level: Level, threads: usize, w: &Matrix, x: &Buf) -> Buf {
@@ -11,6 +12,12 @@ fn product(level: Level, threads: usize, w: &Matrix, x: &Buf) -> Buf {
     out.data_mut().fill(f32::NAN);
     gemm(level, &pool(threads), w, x, &mut out);
     out
+}
+
+/// The activations that are multiplied with weights of this type.
+fn multiplied(x: &[f32], dtype: WeightDtype) -> Vec<f32> {
+    let round = |x: &f32| if dtype == WeightDtype::Bf16 { bf16::from_f32(*x).to_f32() } else { *x };
+    x.iter().map(round).collect()
 }
 
 /// An f32 sum of k products is off by at most k rounding errors of the sum of their sizes.
@@ -25,7 +32,7 @@ fn products_are_within_rounding_of_exact_sums() {
                 let out = product(level, 2, &w, &x);
                 for row in 0..5 {
                     for column in 0..n {
-                        let (exact, size) = dot(x.row(row), weights.row(column));
+                        let (exact, size) = dot(&multiplied(x.row(row), dtype), weights.row(column));
                         let off = (f64::from(out.row(row)[column]) - exact).abs();
                         let bound = size * k as f64 * f64::from(f32::EPSILON) / 2.0;
                         assert!(
@@ -39,7 +46,7 @@ fn products_are_within_rounding_of_exact_sums() {
     }
 }
 
-/// The definition itself: one chain of fused multiply-adds over the inputs in order.
+/// The definition itself: one chain of fused multiply-adds over pairs of inputs, the second of each first.
 #[test]
 fn every_level_computes_the_one_chain_of_multiply_adds() {
     for dtype in DTYPES {
@@ -48,8 +55,10 @@ fn every_level_computes_the_one_chain_of_multiply_adds() {
             let w = weights.pack(AsStored, &pool(1));
             let x = Random::new(8).buf(2, k);
             let chain = |row: usize, column: usize| {
-                let pairs = x.row(row).iter().zip(weights.row(column));
-                pairs.fold(0.0_f32, |sum, (x, w)| w.mul_add(*x, sum))
+                let products: Vec<_> =
+                    multiplied(x.row(row), dtype).into_iter().zip(weights.row(column)).collect();
+                let in_order = products.chunks(2).flat_map(|pair| pair.iter().rev());
+                in_order.fold(0.0_f32, |sum, (x, w)| w.mul_add(*x, sum))
             };
             let expected: Vec<f32> = (0..2 * n).map(|i| chain(i / n, i % n)).collect();
             for level in Level::available() {
@@ -119,6 +128,20 @@ fn rows_read_back_from_the_panels_are_the_weights() {
                 assert_eq!(row, weights.row(i), "{dtype:?} {n}x{k}, row {i}");
             }
         }
+    }
+}
+
+/// Widened weights are multiplied with activations as they are.
+#[test]
+fn weights_widened_at_load_give_the_products_of_f32() {
+    for dtype in DTYPES {
+        let weights = Weights::random(dtype, 33, 131);
+        let wide: Vec<u8> = weights.values.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let wide = TensorRef::new(WeightDtype::F32, 33, 131, &wide).unwrap();
+        let x = Random::new(11).buf(7, 131);
+        let expected = product(Level::detect(), 1, &Matrix::pack(&[wide], AsStored, &pool(1)), &x);
+        let found = product(Level::detect(), 1, &weights.pack(WeightFormat::F32, &pool(1)), &x);
+        assert_eq!(bits(found.data()), bits(expected.data()), "{dtype:?}");
     }
 }
 

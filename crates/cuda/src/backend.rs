@@ -106,9 +106,9 @@ impl Backend for Cuda {
     }
 
     fn matrix(&self, parts: &[TensorRef<'_>], format: WeightFormat) -> Result<CudaMatrix, BackendError> {
-        if format == WeightFormat::Int8 {
+        if format != WeightFormat::AsStored {
             return Err(BackendError::Unsupported {
-                what: "weights in int8 on CUDA".into(),
+                what: format!("weights in {format:?} on CUDA"),
                 instead: "leave them as they are stored, or use --device cpu".into(),
             });
         }

@@ -28,8 +28,8 @@ pub enum DeviceError {
         /// There is a GPU, but it cannot be used.
         has_device: bool,
     },
-    #[error("int8 weights run on the CPU only: use --weights stored, or --device cpu")]
-    Int8Weights,
+    #[error("weights converted while loading run on the CPU only: use --weights stored, or --device cpu")]
+    ConvertedWeights,
     #[error(
         "pages of {0} tokens run on the CPU only: use --page-size 16 or 32 or --kv-backend contiguous, or --device cpu"
     )]

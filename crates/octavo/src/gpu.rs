@@ -31,8 +31,8 @@ pub(crate) fn load(
 
 /// What the kernels are not for.
 fn check(options: &Options) -> Result<(), DeviceError> {
-    if options.weights == WeightFormat::Int8 {
-        return Err(DeviceError::Int8Weights);
+    if options.weights != WeightFormat::AsStored {
+        return Err(DeviceError::ConvertedWeights);
     }
     let size = options.page_size.tokens().0;
     if options.kv_backend == KvBackend::Paged && ![16, 32].contains(&size) {

@@ -79,6 +79,6 @@ mod tests {
         assert_eq!(notes_after(DeviceError::NotBuilt), Vec::<String>::new());
         assert_eq!(notes_after(closed(false)), Vec::<String>::new());
         assert!(notes_after(closed(true))[0].ends_with("not on the GPU: too old"));
-        assert!(notes_after(DeviceError::Int8Weights)[0].contains("--weights stored"));
+        assert!(notes_after(DeviceError::ConvertedWeights)[0].contains("--weights stored"));
     }
 }

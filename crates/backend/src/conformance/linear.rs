@@ -6,10 +6,12 @@ use super::transfer::{Tensor, buf, download, keeps_weights, upload};
 use crate::{Backend, Random, Reference, WeightDtype, WeightFormat};
 
 /// How a weight is stored and kept: every pair.
-pub(super) const KINDS: [(WeightDtype, WeightFormat); 6] = [
+pub(super) const KINDS: [(WeightDtype, WeightFormat); 8] = [
     (WeightDtype::F32, WeightFormat::AsStored),
     (WeightDtype::F16, WeightFormat::AsStored),
     (WeightDtype::Bf16, WeightFormat::AsStored),
+    (WeightDtype::F16, WeightFormat::F32),
+    (WeightDtype::Bf16, WeightFormat::F32),
     (WeightDtype::F32, WeightFormat::Int8),
     (WeightDtype::F16, WeightFormat::Int8),
     (WeightDtype::Bf16, WeightFormat::Int8),
@@ -68,9 +70,10 @@ pub fn linear_matches_the_reference<B: Backend>(backend: &B, tolerance: Toleranc
             let got = product(backend, &weights, kind.1, &x, cols);
             let want = product(&Reference, &weights, kind.1, &x, cols);
             let sizes = sizes(&weights, &x, cols);
-            let relative = match kind.1 {
-                WeightFormat::AsStored => tolerance.linear,
-                WeightFormat::Int8 => tolerance.linear_int8,
+            let relative = match kind {
+                (_, WeightFormat::Int8) => tolerance.linear_int8,
+                (WeightDtype::Bf16, WeightFormat::AsStored) => tolerance.linear_bf16,
+                (_, WeightFormat::AsStored | WeightFormat::F32) => tolerance.linear,
             };
             close(&case, &got, &want, |i| relative * sizes[i]);
         }

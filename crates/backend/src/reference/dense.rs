@@ -53,7 +53,7 @@ impl ReferenceMatrix {
             for row in 0..part.rows() {
                 let row: Vec<f32> = (0..part.cols()).map(|col| part.get(row, col)).collect();
                 rows.push(match format {
-                    WeightFormat::AsStored => row,
+                    WeightFormat::AsStored | WeightFormat::F32 => row,
                     WeightFormat::Int8 => weights::requantised(&row),
                 });
             }

@@ -16,10 +16,12 @@ use serde::Serialize;
 ///
 /// Steps of a model of Qwen3-0.6B's geometry with random weights, from tokens to logits: 1 and 16 sequences
 /// with weights in bf16 and in int8, and one 4096 tokens deep; keys and values in f16. They run in turn with
-/// reading memory and with multiply-adds in f32. Takes 4 GiB of memory. JSON keys: fraction_of_read_bandwidth
+/// reading memory, with multiply-adds in f32 and with dot products of bf16 (where the machine has none: the
+/// former). Takes 4 GiB of memory. JSON keys: fraction_of_read_bandwidth
 /// (1 sequence, bf16), batch_16_over_1 and batch_16_over_1_at_ceilings (time, bf16), int8_over_bf16 (tokens a
 /// second, 1 sequence), tokens_per_s, tokens_per_s_batch_16, tokens_per_s_deep, tokens_per_s_int8 and
-/// tokens_per_s_int8_batch_16, read_bandwidth_gb_s, fma_peak_gflops, cells.
+/// tokens_per_s_int8_batch_16, read_bandwidth_gb_s, fma_peak_gflops, bf16_peak_gflops,
+/// cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -88,12 +90,13 @@ struct Cell {
     fraction_of_read_bandwidth: f64,
     gflops: f64,
     fraction_of_fma_peak: f64,
+    fraction_of_bf16_peak: f64,
 }
 
 impl Cell {
     /// What either ceiling allows.
     fn least_ms(&self) -> f64 {
-        self.ms * self.fraction_of_read_bandwidth.max(self.fraction_of_fma_peak)
+        self.ms * self.fraction_of_read_bandwidth.max(self.fraction_of_bf16_peak)
     }
 }
 
@@ -102,6 +105,7 @@ impl Cell {
 struct Ceilings {
     read_bandwidth_gb_s: f64,
     fma_peak_gflops: f64,
+    bf16_peak_gflops: f64,
 }
 
 /// Whose turn it is.
@@ -109,12 +113,16 @@ struct Ceilings {
 enum Turn {
     Read,
     Fma,
+    Bf16,
     /// Index into [`KINDS`].
     Step(usize),
 }
 
-const TURNS: [Turn; 2 + KINDS.len()] =
-    [Turn::Read, Turn::Fma, Turn::Step(0), Turn::Step(1), Turn::Step(2), Turn::Step(3), Turn::Step(4)];
+#[rustfmt::skip]
+const TURNS: [Turn; 3 + KINDS.len()] = [
+    Turn::Read, Turn::Fma, Turn::Bf16,
+    Turn::Step(0), Turn::Step(1), Turn::Step(2), Turn::Step(3), Turn::Step(4),
+];
 
 #[derive(Debug, Serialize)]
 struct Figures {
@@ -138,14 +146,16 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     let geometry = Geometry::new(args.machine.quick);
     let plan = Plan::new(args.machine.quick);
     let mut work = Work::new(&machine, &geometry, plan)?;
-    let [read_bandwidth_gb_s, fma_peak_gflops, seconds @ ..] = in_turn(machine.rounds, TURNS, |turn| {
+    let measured = in_turn(machine.rounds, TURNS, |turn| {
         Ok::<_, anyhow::Error>(match turn {
             Turn::Read => machine.read_bandwidth(),
             Turn::Fma => machine.fma_peak(),
+            Turn::Bf16 => machine.bf16_peak(),
             Turn::Step(kind) => work.sample(&machine, KINDS[kind])?,
         })
     })?;
-    let ceilings = Ceilings { read_bandwidth_gb_s, fma_peak_gflops };
+    let [read_bandwidth_gb_s, fma_peak_gflops, bf16_peak_gflops, seconds @ ..] = measured;
+    let ceilings = Ceilings { read_bandwidth_gb_s, fma_peak_gflops, bf16_peak_gflops };
     let cells = std::array::from_fn(|i| work.cell(&geometry, KINDS[i], seconds[i], ceilings));
     let figures = Figures::new(cells, ceilings);
     let conditions = format!("{} geometry, random weights, {}", geometry.name, machine.conditions());
@@ -176,10 +186,7 @@ impl Work {
 
     /// Seconds of a step.
     fn sample(&mut self, machine: &Machine, kind: Kind) -> Result<f64> {
-        let model = match kind.weights {
-            WeightFormat::AsStored => &mut self.bf16,
-            WeightFormat::Int8 => &mut self.int8,
-        };
+        let model = if kind.weights == WeightFormat::Int8 { &mut self.int8 } else { &mut self.bf16 };
         self.cache.run(machine, model, &kind.step(self.plan), &mut self.logits)
     }
 
@@ -201,6 +208,7 @@ impl Work {
             fraction_of_read_bandwidth: gb_s / ceilings.read_bandwidth_gb_s,
             gflops,
             fraction_of_fma_peak: gflops / ceilings.fma_peak_gflops,
+            fraction_of_bf16_peak: gflops / ceilings.bf16_peak_gflops,
         }
     }
 }
@@ -224,12 +232,16 @@ impl Figures {
     }
 
     fn tables(&self) -> Vec<Table> {
-        let Ceilings { read_bandwidth_gb_s, fma_peak_gflops } = self.ceilings;
+        let Ceilings { read_bandwidth_gb_s: read, fma_peak_gflops: fma, bf16_peak_gflops: bf16 } =
+            self.ceilings;
         let title = format!(
-            "One token a sequence; at most {read_bandwidth_gb_s:.1} GB/s and {fma_peak_gflops:.0} GFLOP/s"
+            "One token a sequence; at most {read:.1} GB/s, {fma:.0} GFLOP/s in f32 and {bf16:.0} in bf16"
         );
-        let headings =
-            ["weights", "sequences", "depth", "ms", "tokens/s", "GB/s", "of bandwidth", "GFLOP/s", "of peak"];
+        #[rustfmt::skip]
+        let headings = [
+            "weights", "sequences", "depth", "ms", "tokens/s", "GB/s", "of bandwidth", "GFLOP/s", "of f32 peak",
+            "of bf16 peak",
+        ];
         let mut table = Table::new(title, headings);
         for cell in &self.cells {
             table.row([
@@ -242,6 +254,7 @@ impl Figures {
                 percent(cell.fraction_of_read_bandwidth),
                 format!("{:.1}", cell.gflops),
                 percent(cell.fraction_of_fma_peak),
+                percent(cell.fraction_of_bf16_peak),
             ]);
         }
         vec![table]

@@ -13,10 +13,11 @@ use std::convert::Infallible;
 /// How near do products come to what the machine can do?
 ///
 /// The products of Qwen3-0.6B, of 1, 16, 64 and 512 rows, with weights in bf16 and in int8, beside the read
-/// bandwidth and the peak of multiply-adds in f32, all run in turn on the same threads. Products go through
-/// more weights than the caches hold. Those in int8 multiply integers, which can be faster than that peak.
-/// Takes up to 2 GiB of memory. JSON keys: fraction_of_read_bandwidth (a layer, 1 row, bf16),
-/// fraction_of_fma_peak (a layer, 512 rows, bf16), read_bandwidth_gb_s, fma_peak_gflops, cells.
+/// bandwidth, the peak of multiply-adds in f32 and that of dot products of bf16 (where the machine has none: the
+/// former), all run in turn on the same threads. Products go through more weights than the caches hold. Those in
+/// bf16 and in int8 can be faster than multiply-adds in f32. Takes up to 2 GiB of memory. JSON keys:
+/// fraction_of_read_bandwidth (a layer, 1 row, bf16), fraction_of_fma_peak and fraction_of_bf16_peak (a layer, 512
+/// rows, bf16), read_bandwidth_gb_s, fma_peak_gflops, bf16_peak_gflops, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -35,6 +36,7 @@ const HEAD: &str = "head";
 enum Turn {
     Read,
     Fma,
+    Bf16,
     /// Index into [`ROWS`].
     Rows(usize),
 }
@@ -49,18 +51,21 @@ struct Cell {
     ms: f64,
     gflops: f64,
     fraction_of_fma_peak: f64,
+    fraction_of_bf16_peak: f64,
     gb_s: f64,
     fraction_of_read_bandwidth: f64,
     #[serde(skip)]
-    ceilings: [f64; 2],
+    ceilings: [f64; 3],
 }
 
 #[derive(Debug, Serialize)]
 struct Figures {
     fraction_of_read_bandwidth: f64,
     fraction_of_fma_peak: f64,
+    fraction_of_bf16_peak: f64,
     read_bandwidth_gb_s: f64,
     fma_peak_gflops: f64,
+    bf16_peak_gflops: f64,
     cells: Vec<Cell>,
 }
 
@@ -108,19 +113,21 @@ impl Products {
     }
 
     fn cells(&mut self, machine: &Machine, product: &'static str, weights: &'static str) -> Vec<Cell> {
-        let turns = [Turn::Read, Turn::Fma, Turn::Rows(0), Turn::Rows(1), Turn::Rows(2), Turn::Rows(3)];
+        let rows = [Turn::Rows(0), Turn::Rows(1), Turn::Rows(2), Turn::Rows(3)];
+        let turns = [Turn::Read, Turn::Fma, Turn::Bf16, rows[0], rows[1], rows[2], rows[3]];
         let measured = in_turn(machine.rounds, turns, |turn| Ok::<_, Infallible>(self.sample(machine, turn)));
-        let [bandwidth, peak, seconds @ ..] = measured.unwrap_or_else(|never| match never {});
+        let [bandwidth, peak, bf16_peak, seconds @ ..] = measured.unwrap_or_else(|never| match never {});
         let [outputs, inputs] = [self.weights[0].rows(), self.weights[0].cols()];
         let cell = |(rows, seconds): (usize, f64)| {
             let gflops = 2.0 * (rows * outputs * inputs) as f64 / seconds / 1e9;
             let gb_s = self.weights[0].bytes() as f64 / seconds / 1e9;
             let (fraction_of_fma_peak, fraction_of_read_bandwidth) = (gflops / peak, gb_s / bandwidth);
-            let (ms, ceilings) = (seconds * 1e3, [bandwidth, peak]);
+            let fraction_of_bf16_peak = gflops / bf16_peak;
+            let (ms, ceilings) = (seconds * 1e3, [bandwidth, peak, bf16_peak]);
             #[rustfmt::skip]
             let cell = Cell {
-                product, outputs, inputs, weights, rows, ms, gflops, fraction_of_fma_peak, gb_s,
-                fraction_of_read_bandwidth, ceilings,
+                product, outputs, inputs, weights, rows, ms, gflops, fraction_of_fma_peak,
+                fraction_of_bf16_peak, gb_s, fraction_of_read_bandwidth, ceilings,
             };
             cell
         };
@@ -133,6 +140,7 @@ impl Products {
         match turn {
             Turn::Read => machine.read_bandwidth(),
             Turn::Fma => machine.fma_peak(),
+            Turn::Bf16 => machine.bf16_peak(),
             Turn::Rows(which) => {
                 let (x, out) = &mut bufs[which];
                 machine.seconds(|| {
@@ -160,19 +168,24 @@ impl Figures {
         Self {
             fraction_of_read_bandwidth: of_a_layer(ROWS[0], |cell| cell.fraction_of_read_bandwidth),
             fraction_of_fma_peak: of_a_layer(ROWS[3], |cell| cell.fraction_of_fma_peak),
+            fraction_of_bf16_peak: of_a_layer(ROWS[3], |cell| cell.fraction_of_bf16_peak),
             read_bandwidth_gb_s: ceiling(0),
             fma_peak_gflops: ceiling(1),
+            bf16_peak_gflops: ceiling(2),
             cells,
         }
     }
 
     fn tables(&self) -> Vec<Table> {
         let title = format!(
-            "Products; at most {:.1} GB/s and {:.0} GFLOP/s",
-            self.read_bandwidth_gb_s, self.fma_peak_gflops
+            "Products; at most {:.1} GB/s, {:.0} GFLOP/s in f32 and {:.0} in bf16",
+            self.read_bandwidth_gb_s, self.fma_peak_gflops, self.bf16_peak_gflops
         );
-        let headings =
-            ["product", "out x in", "weights", "rows", "ms", "GFLOP/s", "of peak", "GB/s", "of bandwidth"];
+        #[rustfmt::skip]
+        let headings = [
+            "product", "out x in", "weights", "rows", "ms", "GFLOP/s", "of f32 peak", "of bf16 peak", "GB/s",
+            "of bandwidth",
+        ];
         let mut table = Table::new(title, headings);
         for cell in &self.cells {
             table.row([
@@ -183,6 +196,7 @@ impl Figures {
                 format!("{:.3}", cell.ms),
                 format!("{:.1}", cell.gflops),
                 percent(cell.fraction_of_fma_peak),
+                percent(cell.fraction_of_bf16_peak),
                 format!("{:.1}", cell.gb_s),
                 percent(cell.fraction_of_read_bandwidth),
             ]);

@@ -1,6 +1,6 @@
 //! What the benches of the CPU share: their options, the threads, and the ceilings measured on these threads.
 
-use octavo_cpu::ceiling::{Memory, fma_peak};
+use octavo_cpu::ceiling::{Memory, bf16_peak, fma_peak};
 use octavo_cpu::{Cpu, Level, Pool};
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -54,6 +54,11 @@ impl Machine {
     /// GFLOP/s of multiply-adds on registers: one sample.
     pub(super) fn fma_peak(&self) -> f64 {
         fma_peak(self.pool(), self.patience)
+    }
+
+    /// GFLOP/s of dot products of bf16 on registers, or of multiply-adds where there are none: one sample.
+    pub(super) fn bf16_peak(&self) -> f64 {
+        bf16_peak(self.pool(), self.patience)
     }
 
     /// Seconds a call: one sample, as long as those of the ceilings.

@@ -15,9 +15,11 @@ use serde::Serialize;
 /// How near does reading a prompt come to the peak of multiply-adds?
 ///
 /// One step of 512 tokens through a model of Qwen3-0.6B's geometry with random weights in bf16, from tokens to the
-/// logits of the last one, keys and values in f16; and the products of its layers alone. They and multiply-adds on
-/// registers run in turn. Takes 3 GiB of memory. JSON keys: fraction_of_fma_peak (the whole step),
-/// fraction_of_fma_peak_products, tokens_per_s, ms, gflops, gflops_products, fma_peak_gflops.
+/// logits of the last one, keys and values in f16; and the products of its layers alone. They run in turn with
+/// multiply-adds in f32 and with dot products of bf16 (where the machine has none: the former), both on registers.
+/// Takes 3 GiB of memory. JSON keys: fraction_of_fma_peak (the whole step), fraction_of_fma_peak_products,
+/// fraction_of_bf16_peak, fraction_of_bf16_peak_products, tokens_per_s, ms, gflops, gflops_products,
+/// fma_peak_gflops, bf16_peak_gflops.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -33,6 +35,7 @@ const LAYERS: usize = 4;
 #[derive(Clone, Copy)]
 enum Turn {
     Fma,
+    Bf16,
     Products,
     Whole,
 }
@@ -41,12 +44,15 @@ enum Turn {
 struct Figures {
     fraction_of_fma_peak: f64,
     fraction_of_fma_peak_products: f64,
+    fraction_of_bf16_peak: f64,
+    fraction_of_bf16_peak_products: f64,
     tokens: usize,
     tokens_per_s: f64,
     ms: f64,
     gflops: f64,
     gflops_products: f64,
     fma_peak_gflops: f64,
+    bf16_peak_gflops: f64,
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
@@ -57,9 +63,10 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     let mut products = Products::new(&machine, &geometry, tokens);
     let bar = progress(u64::from(machine.rounds) + 1);
     bar.set_message("reading a prompt");
-    let turns = [Turn::Fma, Turn::Products, Turn::Whole];
-    let [peak, products_seconds, seconds] = in_turn(machine.rounds, turns, |turn| match turn {
+    let turns = [Turn::Fma, Turn::Bf16, Turn::Products, Turn::Whole];
+    let [fma, bf16, products_seconds, seconds] = in_turn(machine.rounds, turns, |turn| match turn {
         Turn::Fma => Ok(machine.fma_peak()),
+        Turn::Bf16 => Ok(machine.bf16_peak()),
         Turn::Products => Ok(machine.seconds(|| products.run(&machine))),
         Turn::Whole => {
             bar.inc(1);
@@ -68,7 +75,8 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     })?;
     bar.finish_and_clear();
     let work = operations(&geometry, whole.model.config(), tokens);
-    let figures = Figures::new(tokens, peak, [products.operations(), products_seconds], [work, seconds]);
+    let figures =
+        Figures::new(tokens, [fma, bf16], [products.operations(), products_seconds], [work, seconds]);
     let conditions = format!("{} geometry, random weights, {}", geometry.name, machine.conditions());
     let question = "how near does reading a prompt come to the peak of multiply-adds?";
     Report::new("prefill", question, conditions, &figures, figures.tables(), figures.goals())
@@ -143,28 +151,40 @@ fn operations(geometry: &Geometry, config: &ModelConfig, tokens: usize) -> f64 {
 
 impl Figures {
     /// Of the products and of the whole: operations and seconds.
-    fn new(tokens: usize, peak: f64, products: [f64; 2], [operations, seconds]: [f64; 2]) -> Self {
+    fn new(
+        tokens: usize,
+        [fma, bf16]: [f64; 2],
+        products: [f64; 2],
+        [operations, seconds]: [f64; 2],
+    ) -> Self {
         let (gflops, gflops_products) = (operations / seconds / 1e9, products[0] / products[1] / 1e9);
         Self {
-            fraction_of_fma_peak: gflops / peak,
-            fraction_of_fma_peak_products: gflops_products / peak,
+            fraction_of_fma_peak: gflops / fma,
+            fraction_of_fma_peak_products: gflops_products / fma,
+            fraction_of_bf16_peak: gflops / bf16,
+            fraction_of_bf16_peak_products: gflops_products / bf16,
             tokens,
             tokens_per_s: tokens as f64 / seconds,
             ms: seconds * 1e3,
             gflops,
             gflops_products,
-            fma_peak_gflops: peak,
+            fma_peak_gflops: fma,
+            bf16_peak_gflops: bf16,
         }
     }
 
     fn tables(&self) -> Vec<Table> {
-        let title =
-            format!("A prompt of {} tokens; at most {:.0} GFLOP/s", self.tokens, self.fma_peak_gflops);
-        let mut table = Table::new(title, ["work", "GFLOP/s", "of peak", "ms", "tokens/s"]);
+        let title = format!(
+            "A prompt of {} tokens; at most {:.0} GFLOP/s in f32 and {:.0} in bf16",
+            self.tokens, self.fma_peak_gflops, self.bf16_peak_gflops
+        );
+        let headings = ["work", "GFLOP/s", "of f32 peak", "of bf16 peak", "ms", "tokens/s"];
+        let mut table = Table::new(title, headings);
         table.row([
             "products alone".to_owned(),
             format!("{:.0}", self.gflops_products),
             percent(self.fraction_of_fma_peak_products),
+            percent(self.fraction_of_bf16_peak_products),
             String::new(),
             String::new(),
         ]);
@@ -172,6 +192,7 @@ impl Figures {
             "the whole step".to_owned(),
             format!("{:.0}", self.gflops),
             percent(self.fraction_of_fma_peak),
+            percent(self.fraction_of_bf16_peak),
             format!("{:.0}", self.ms),
             format!("{:.1}", self.tokens_per_s),
         ]);

@@ -112,7 +112,11 @@ impl Geometry {
     /// Bytes of weights that a step of one row reads, norms left out.
     pub(super) fn bytes_read(&self, config: &ModelConfig, format: WeightFormat) -> f64 {
         let scales = size_of::<f32>() as f64 / octavo_backend::weights::GROUP as f64;
-        let width = if format == WeightFormat::Int8 { 1.0 + scales } else { 2.0 };
+        let width = match format {
+            WeightFormat::AsStored => 2.0,
+            WeightFormat::F32 => 4.0,
+            WeightFormat::Int8 => 1.0 + scales,
+        };
         config.parameters() as f64 * width
     }
 }

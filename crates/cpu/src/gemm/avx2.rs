@@ -1,7 +1,7 @@
-use super::{Element, Kernel, PANEL, Tile};
+use super::{Element, Kernel, PAIR, PANEL, Tile};
 use std::arch::x86_64::*;
 
-pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
+pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel<f32> {
     match (rows, panels) {
         (1, 2) => tile::<W, 1, 2, 2>,
         (1, 1) => tile::<W, 1, 1, 2>,
@@ -17,11 +17,11 @@ pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
 /// `HALVES` of a panel at a time: 2 for few rows, 1 where the sums of a whole panel would not fit the registers.
 ///
 /// # Safety
-/// The machine has AVX2, FMA and F16C. `x` holds `k * ROWS`, the panels `COUNT * k * 32` weights, `out`
+/// The machine has AVX2, FMA and F16C. `x` holds `steps * 2 * ROWS`, the panels `COUNT * steps * 64` weights, `out`
 /// `ROWS * COUNT * 32`.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize, const HALVES: usize>(
-    tile: &Tile<'_>,
+    tile: &Tile<'_, f32>,
     out: &mut [f32],
 ) {
     for first in (0..2).step_by(HALVES) {
@@ -34,33 +34,34 @@ unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize, const HALVES: 
 /// As for `tile`; `first + HALVES` is at most 2.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn halves<W: Element, const ROWS: usize, const COUNT: usize, const HALVES: usize>(
-    tile: &Tile<'_>,
+    tile: &Tile<'_, f32>,
     first: usize,
     out: &mut [f32],
 ) {
-    let step = PANEL * size_of::<W>();
-    let panel = tile.k * step;
+    let step = PAIR * PANEL * size_of::<W>();
+    let panel = tile.steps * step;
     let mut sums = [[[[_mm256_setzero_ps(); 2]; HALVES]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
-    let near_end = tile.k.saturating_sub(tile.panels.ahead[0] / step);
-    for (inputs, ahead) in [near_end, tile.k - near_end].into_iter().zip(tile.panels.ahead) {
-        for _ in 0..inputs {
+    for (steps, ahead) in tile.steps_and_ahead(step) {
+        for _ in 0..steps {
             for p in 0..COUNT {
                 for line in 0..step / 64 {
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(p * panel + ahead + line * 64).cast());
                 }
                 for h in 0..HALVES {
-                    // SAFETY: `w` is at one of the first panel's k inputs, so this is at one of panel `p`'s.
-                    let [low, high] = unsafe { W::load_256(w.add(p * panel), first + h) };
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        // SAFETY: `x` is at one of k inputs, each ROWS wide.
-                        let value = _mm256_set1_ps(unsafe { *x.add(r) });
-                        sums[p][h][0] = _mm256_fmadd_ps(low, value, sums[p][h][0]);
-                        sums[p][h][1] = _mm256_fmadd_ps(high, value, sums[p][h][1]);
+                    // SAFETY: `w` is at one of the first panel's steps, so this is at one of panel `p`'s.
+                    let [even, odd] = unsafe { W::load_256(w.add(p * panel), first + h) };
+                    for (input, weights) in [(1, odd), (0, even)] {
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            // SAFETY: `x` is at one of the steps, each two inputs of ROWS.
+                            let value = _mm256_set1_ps(unsafe { *x.add(input * ROWS + r) });
+                            sums[p][h][0] = _mm256_fmadd_ps(weights[0], value, sums[p][h][0]);
+                            sums[p][h][1] = _mm256_fmadd_ps(weights[1], value, sums[p][h][1]);
+                        }
                     }
                 }
             }
-            x = x.wrapping_add(ROWS);
+            x = x.wrapping_add(PAIR * ROWS);
             w = w.wrapping_add(step);
         }
     }

@@ -1,7 +1,7 @@
-use super::{Element, Kernel, PANEL, Tile};
+use super::{Element, Kernel, PAIR, PANEL, Tile};
 use std::arch::x86_64::*;
 
-pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
+pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel<f32> {
     match (rows, panels) {
         (1, 4) => tile::<W, 1, 4>,
         (2, 4) => tile::<W, 2, 4>,
@@ -26,30 +26,32 @@ pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
 }
 
 /// # Safety
-/// The machine has AVX-512 F. `x` holds `k * ROWS`, the panels `COUNT * k * 32` weights, `out` `ROWS * COUNT * 32`.
+/// The machine has AVX-512 F. `x` holds `steps * 2 * ROWS`, the panels `COUNT * steps * 64` weights, `out`
+/// `ROWS * COUNT * 32`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize>(tile: &Tile<'_>, out: &mut [f32]) {
-    let step = PANEL * size_of::<W>();
-    let panel = tile.k * step;
+unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize>(tile: &Tile<'_, f32>, out: &mut [f32]) {
+    let step = PAIR * PANEL * size_of::<W>();
+    let panel = tile.steps * step;
     let mut sums = [[[_mm512_setzero_ps(); 2]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
-    let near_end = tile.k.saturating_sub(tile.panels.ahead[0] / step);
-    for (inputs, ahead) in [near_end, tile.k - near_end].into_iter().zip(tile.panels.ahead) {
-        for _ in 0..inputs {
+    for (steps, ahead) in tile.steps_and_ahead(step) {
+        for _ in 0..steps {
             for p in 0..COUNT {
-                // SAFETY: `w` is at one of the first panel's k inputs, so `p` panels on it is at one of panel `p`'s.
-                let [low, high] = unsafe { W::load_512(w.add(p * panel)) };
+                // SAFETY: `w` is at one of the first panel's steps, so `p` panels on it is at one of panel `p`'s.
+                let [even, odd] = unsafe { W::load_512(w.add(p * panel)) };
                 for line in 0..step / 64 {
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(p * panel + ahead + line * 64).cast());
                 }
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: `x` is at one of k inputs, each ROWS wide.
-                    let value = _mm512_set1_ps(unsafe { *x.add(r) });
-                    sums[p][0] = _mm512_fmadd_ps(low, value, sums[p][0]);
-                    sums[p][1] = _mm512_fmadd_ps(high, value, sums[p][1]);
+                for (input, weights) in [(1, odd), (0, even)] {
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        // SAFETY: `x` is at one of the steps, each two inputs of ROWS.
+                        let value = _mm512_set1_ps(unsafe { *x.add(input * ROWS + r) });
+                        sums[p][0] = _mm512_fmadd_ps(weights[0], value, sums[p][0]);
+                        sums[p][1] = _mm512_fmadd_ps(weights[1], value, sums[p][1]);
+                    }
                 }
             }
-            x = x.wrapping_add(ROWS);
+            x = x.wrapping_add(PAIR * ROWS);
             w = w.wrapping_add(step);
         }
     }

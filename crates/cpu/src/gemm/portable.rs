@@ -1,6 +1,6 @@
-use super::{Element, Kernel, PANEL, Tile, column_at};
+use super::{Element, Kernel, PAIR, PANEL, Tile};
 
-pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
+pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel<f32> {
     match (rows, panels) {
         (1, 1) => tile::<W, 1>,
         (2, 1) => tile::<W, 2>,
@@ -9,17 +9,17 @@ pub(super) fn kernel<W: Element>(rows: usize, panels: usize) -> Kernel {
 }
 
 /// `ROWS` rows with one panel, in plain loops.
-fn tile<W: Element, const ROWS: usize>(tile: &Tile<'_>, out: &mut [f32]) {
+fn tile<W: Element, const ROWS: usize>(tile: &Tile<'_, f32>, out: &mut [f32]) {
     let mut sums = [[0.0_f32; PANEL]; ROWS];
-    let steps = tile.panels.bytes.chunks_exact(PANEL * size_of::<W>());
-    for (slot, x) in steps.zip(tile.x.as_chunks::<ROWS>().0) {
-        let mut weights = [0.0; PANEL];
-        for (at, weight) in slot.chunks_exact(size_of::<W>()).enumerate() {
-            weights[column_at::<W>(at)] = W::read(weight);
-        }
-        for (sums, x) in sums.iter_mut().zip(x) {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = weight.mul_add(*x, *sum);
+    let steps = tile.panels.bytes.chunks_exact(PAIR * PANEL * size_of::<W>());
+    for (slot, x) in steps.zip(tile.x.chunks_exact(PAIR * ROWS)) {
+        for input in [1, 0] {
+            let weight = |column| W::read(&slot[W::place(input, column) * size_of::<W>()..]);
+            let weights: [f32; PANEL] = std::array::from_fn(weight);
+            for (sums, x) in sums.iter_mut().zip(&x[input * ROWS..]) {
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum = weight.mul_add(*x, *sum);
+                }
             }
         }
     }
