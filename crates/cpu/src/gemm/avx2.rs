@@ -42,6 +42,7 @@ unsafe fn halves<W: Element, const ROWS: usize, const COUNT: usize, const HALVES
     let panel = tile.steps * step;
     let mut sums = [[[[_mm256_setzero_ps(); 2]; HALVES]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
+    let (mut next, share) = (w.wrapping_add(tile.panels.share.from), tile.panels.share.of(step));
     for (steps, ahead) in tile.steps_and_ahead(step) {
         for _ in 0..steps {
             for p in 0..COUNT {
@@ -60,6 +61,10 @@ unsafe fn halves<W: Element, const ROWS: usize, const COUNT: usize, const HALVES
                         }
                     }
                 }
+            }
+            if COUNT == 1 {
+                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                next = next.wrapping_add(share);
             }
             x = x.wrapping_add(PAIR * ROWS);
             w = w.wrapping_add(step);

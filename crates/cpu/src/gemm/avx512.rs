@@ -34,6 +34,7 @@ unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize>(tile: &Tile<'_
     let panel = tile.steps * step;
     let mut sums = [[[_mm512_setzero_ps(); 2]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
+    let (mut next, share) = (w.wrapping_add(tile.panels.share.from), tile.panels.share.of(step));
     for (steps, ahead) in tile.steps_and_ahead(step) {
         for _ in 0..steps {
             for p in 0..COUNT {
@@ -50,6 +51,10 @@ unsafe fn tile<W: Element, const ROWS: usize, const COUNT: usize>(tile: &Tile<'_
                         sums[p][1] = _mm512_fmadd_ps(weights[1], value, sums[p][1]);
                     }
                 }
+            }
+            if COUNT == 1 {
+                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                next = next.wrapping_add(share);
             }
             x = x.wrapping_add(PAIR * ROWS);
             w = w.wrapping_add(step);

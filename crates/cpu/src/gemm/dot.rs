@@ -47,6 +47,7 @@ unsafe fn tile<const ROWS: usize, const COUNT: usize>(tile: &Tile<'_, u32>, out:
     let panel = tile.steps * STEP;
     let mut sums = [[[_mm512_setzero_ps(); 2]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
+    let (mut next, share) = (w.wrapping_add(tile.panels.share.from), tile.panels.share.of(STEP));
     for (steps, ahead) in tile.steps_and_ahead(STEP) {
         for _ in 0..steps {
             for p in 0..COUNT {
@@ -66,6 +67,10 @@ unsafe fn tile<const ROWS: usize, const COUNT: usize>(tile: &Tile<'_, u32>, out:
                     sums[p][0] = _mm512_dpbf16_ps(sums[p][0], low, pair);
                     sums[p][1] = _mm512_dpbf16_ps(sums[p][1], high, pair);
                 }
+            }
+            if COUNT == 1 {
+                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                next = next.wrapping_add(share);
             }
             x = x.wrapping_add(ROWS);
             w = w.wrapping_add(STEP);

@@ -41,6 +41,27 @@ pub(crate) struct Panels<'a> {
     /// beyond it, and after that.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops ask for nothing ahead"))]
     pub(crate) ahead: [usize; 2],
+    /// What a tile asks for of the next panel.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops ask for nothing ahead"))]
+    pub(crate) share: Share,
+}
+
+/// Where several tiles go through a panel, each asks for its share of the next one on its way: memory is then read
+/// all the time, not by one tile for all.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "plain loops ask for nothing ahead"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// Where it begins, in bytes from the first weight.
+    pub(crate) from: usize,
+    pub(crate) tiles: usize,
+}
+
+impl Share {
+    /// Bytes to go on in it for `bytes` gone on in the panel.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.tiles)
+    }
 }
 
 /// One product: who multiplies which tile with which panels, and when.
@@ -93,7 +114,7 @@ impl Sweep<'_> {
                 for tile in from..to {
                     let rows = self.tiles.rows(tile);
                     let result = &mut result[..rows.len() * count * PANEL];
-                    kernel(tile, self.panels(panel, count, tile + 1 == to && from + 1 < to), result);
+                    kernel(tile, self.panels(panel, count, (tile - from, to - from)), result);
                     target.write(rows, panel * PANEL, count * PANEL, result);
                 }
                 panel += count;
@@ -101,12 +122,14 @@ impl Sweep<'_> {
         }
     }
 
-    /// `next` asks for the panel after these instead of for more of the same.
-    fn panels(&self, first: usize, count: usize, next: bool) -> Panels<'_> {
+    /// For one tile of several.
+    fn panels(&self, first: usize, count: usize, (tile, tiles): (usize, usize)) -> Panels<'_> {
         let panel = self.matrix.panel_bytes();
         let bytes = &self.matrix.panels()[first * panel..][..count * panel];
-        let ahead = if next { [panel, panel] } else { [AHEAD, AHEAD + (count - 1) * panel] };
-        Panels { bytes, count, ahead }
+        let ahead = if tiles == 1 { [AHEAD, AHEAD + (count - 1) * panel] } else { [AHEAD, 0] };
+        let from = if tiles == 1 { 0 } else { count * panel + panel * tile / tiles };
+        let share = Share { from, tiles };
+        Panels { bytes, count, ahead, share }
     }
 }
 

@@ -31,11 +31,12 @@ unsafe fn tile<const ROWS: usize, const COUNT: usize>(tile: &Tile<'_>, out: &mut
     let mut sums = [[[_mm512_setzero_ps(); 2]; COUNT]; ROWS];
     let (mut x, mut w) = (tile.x.as_ptr(), tile.panels.bytes.as_ptr());
     let mut left = panel;
+    let (mut next, share) = (w.wrapping_add(tile.panels.share.from), tile.panels.share.of(LINE));
     for fours in groups(tile.k) {
         let ahead = tile.panels.ahead[usize::from(left <= tile.panels.ahead[0])];
         // SAFETY: `w` is at the scales of a group and `x` at those of the same, in the tile; its weights follow.
         unsafe {
-            let dots = group::<ROWS, COUNT>(fours, x.add(2 * ROWS), w.add(LINE), panel, ahead);
+            let dots = group::<ROWS, COUNT>(fours, x.add(2 * ROWS), w.add(LINE), panel, ahead, (next, share));
             for (r, (sums, dots)) in sums.iter_mut().zip(dots).enumerate() {
                 let x_scale = _mm512_set1_ps(f32::from_bits(*x.add(r) as u32));
                 for (p, (sums, dots)) in sums.iter_mut().zip(dots).enumerate() {
@@ -50,6 +51,7 @@ unsafe fn tile<const ROWS: usize, const COUNT: usize>(tile: &Tile<'_>, out: &mut
         x = x.wrapping_add((2 + fours) * ROWS);
         w = w.wrapping_add((1 + fours) * LINE);
         left -= (1 + fours) * LINE;
+        next = next.wrapping_add((1 + fours) * share);
     }
     for (i, sum) in sums.as_flattened().as_flattened().iter().enumerate() {
         // SAFETY: `out` holds 16 values for each of these vectors.
@@ -70,6 +72,7 @@ unsafe fn group<const ROWS: usize, const COUNT: usize>(
     mut w: *const u8,
     panel: usize,
     ahead: usize,
+    (mut next, share): (*const u8, usize),
 ) -> [[[__m512i; 2]; COUNT]; ROWS] {
     let mut dots = [[[_mm512_setzero_si512(); 2]; COUNT]; ROWS];
     for (r, dots) in dots.iter_mut().enumerate() {
@@ -89,6 +92,10 @@ unsafe fn group<const ROWS: usize, const COUNT: usize>(
                 dots[p][0] = _mm512_dpbusd_epi32(dots[p][0], weights[0], value);
                 dots[p][1] = _mm512_dpbusd_epi32(dots[p][1], weights[1], value);
             }
+        }
+        if COUNT == 1 {
+            _mm_prefetch::<_MM_HINT_T1>(next.cast());
+            next = next.wrapping_add(share);
         }
         x = x.wrapping_add(ROWS);
         w = w.wrapping_add(LINE);
