@@ -55,6 +55,16 @@ pub(crate) enum Weights {
     Int8,
 }
 
+impl From<Weights> for WeightFormat {
+    fn from(weights: Weights) -> Self {
+        match weights {
+            Weights::Stored => Self::AsStored,
+            Weights::F32 => Self::F32,
+            Weights::Int8 => Self::Int8,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
     /// Directory of a model in Hugging Face layout, or its name on the hub: org/name or org/name@revision [default:
@@ -107,11 +117,7 @@ impl ModelArgs {
             device: self.device,
             kernel_cache: hub.user_caches().map(Path::to_owned),
             threads: self.threads,
-            weights: match self.weights {
-                Weights::Stored => WeightFormat::AsStored,
-                Weights::F32 => WeightFormat::F32,
-                Weights::Int8 => WeightFormat::Int8,
-            },
+            weights: self.weights.into(),
             kv_backend: match self.kv_backend {
                 Backend::Paged => KvBackend::Paged,
                 Backend::Contiguous => KvBackend::Contiguous,

@@ -3,7 +3,7 @@
 mod likelihood;
 mod recall;
 
-use crate::model_args::{Dtype, source};
+use crate::model_args::{Dtype, Weights, source};
 use crate::plan::grouped;
 use crate::report::{Goal, Report, Sink, Table};
 use anyhow::{Context, Result, bail, ensure};
@@ -36,6 +36,9 @@ pub(crate) struct Command {
     /// Threads to compute with [default: one a core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
+    /// How weights are kept
+    #[arg(long, value_enum, default_value = "stored")]
+    weights: Weights,
     /// Text to read [default: one about Rust's standard library, which is part of the program]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -105,6 +108,7 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let options = Options {
         source,
         threads: command.threads,
+        weights: command.weights.into(),
         prefix_cache: false,
         max_len: Some(CONVERSATION.max(Tokens(command.window)).min(most)),
         chunk: (CHUNK, CHUNK),

@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
                 path if path.starts_with('[') => format!("{}{path}", self.path(name)),
                 path => format!("{}.{path}", self.path(name)),
             };
-            ApiError::field(path, without_position(error.inner()))
+            ApiError::field(path, in_words_of_json(error.inner()))
         })
     }
 
@@ -107,13 +107,24 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Serde's message without the position, which counts from the field's own beginning.
-fn without_position(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    match message.rfind(" at line ") {
-        Some(end) => message[..end].into(),
-        None => message,
+/// Serde's message without the position, which counts from the field's own beginning, and without names of types that
+/// JSON does not have.
+fn in_words_of_json(error: &serde_json::Error) -> String {
+    let mut message = error.to_string();
+    if let Some(end) = message.rfind(" at line ") {
+        message.truncate(end);
     }
+    let Some((wrong, expected)) = message.rsplit_once("expected ") else { return message };
+    let named = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative and not too large",
+        "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ => return message,
+    };
+    format!("{wrong}expected {named}")
 }
 
 struct Object<'a>(HashMap<Cow<'a, str>, &'a RawValue>);
@@ -157,8 +168,16 @@ mod tests {
     fn an_error_names_the_path_to_what_is_wrong() {
         let mut fields = Fields::parse(br#"{"prompt": [[1, 2], [3, "x"]], "n": -1}"#).unwrap();
         let prompt = fields.take::<Vec<Vec<u32>>>("prompt");
-        assert_eq!(message(prompt), "prompt[1][1]: invalid type: string \"x\", expected u32");
+        assert_eq!(
+            message(prompt),
+            "prompt[1][1]: invalid type: string \"x\", expected a whole number that is not negative and not too large"
+        );
         assert!(message(fields.take::<u32>("n")).starts_with("n: invalid value: integer `-1`"));
+        let mut fields = Fields::parse(br#"{"a": "x", "b": 1, "c": 2, "d": 3}"#).unwrap();
+        assert!(message(fields.take::<f32>("a")).ends_with("expected a number"));
+        assert!(message(fields.take::<bool>("b")).ends_with("expected true or false"));
+        assert!(message(fields.take::<Vec<u32>>("c")).ends_with("expected a list"));
+        assert!(message(fields.take::<HashMap<String, u32>>("d")).ends_with("expected an object"));
     }
 
     #[test]
