@@ -1,4 +1,5 @@
 use super::softmax::State;
+use super::tile::{BLOCK, TILE};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -19,25 +20,24 @@ pub(crate) struct Tile {
     pub(crate) dim: usize,
     /// What rows in scratch are padded to.
     pub(crate) width: usize,
-    /// How far away the rows lie that will be read two tiles on, to be fetched meanwhile; 0 if that was done already.
+    /// How far away the rows lie that are to be fetched while these are read; 0 if that was done already.
     pub(crate) ahead: [usize; 2],
     /// Whether all staged elements are numbers, where that cannot be seen from them.
     pub(crate) numbers: [bool; 2],
 }
 
 impl Tile {
-    /// A tile as stored, and the one to be fetched.
+    /// A tile as stored.
     #[inline(always)]
-    pub(crate) fn new(
-        stored: [*const u8; 2],
-        ahead: [*const u8; 2],
-        row_bytes: usize,
-        dim: usize,
-        width: usize,
-    ) -> Self {
-        let distance = |half: usize| ahead[half].addr().wrapping_sub(stored[half].addr());
-        let ahead = [distance(0), distance(1)];
-        Self { rows: stored, stride: row_bytes, stored, row_bytes, dim, width, ahead, numbers: [true; 2] }
+    pub(crate) fn new(stored: [*const u8; 2], row_bytes: usize, dim: usize, width: usize) -> Self {
+        let (rows, stride, ahead) = (stored, row_bytes, [0; 2]);
+        Self { rows, stride, stored, row_bytes, dim, width, ahead, numbers: [true; 2] }
+    }
+
+    /// Has `ahead`, the rows of another tile, fetched while the keys (0) or values (1) of this one are read.
+    #[inline(always)]
+    pub(crate) fn fetch_later(&mut self, half: usize, ahead: *const u8) {
+        self.ahead[half] = ahead.addr().wrapping_sub(self.stored[half].addr());
     }
 
     /// To be called where stored keys (0) or values (1) are read: asks for the line at the same place in the tile to
@@ -50,6 +50,23 @@ impl Tile {
         // SAFETY: as the caller promised; any address will do.
         unsafe { S::prefetch(at.wrapping_add(self.ahead[half])) };
     }
+}
+
+/// A block as the arithmetic reads it. Tiles that no row sees stand for nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Block(pub(crate) [Tile; BLOCK]);
+
+/// Those of the block's `slots` that lie in tile `tile` of it.
+#[inline(always)]
+pub(crate) fn slots_in(slots: &Range<usize>, tile: usize) -> Range<usize> {
+    let at = tile * TILE;
+    slots.start.saturating_sub(at).min(TILE)..slots.end.saturating_sub(at).min(TILE)
+}
+
+/// The tiles of a block that hold some of its `slots`.
+#[inline(always)]
+pub(crate) fn tiles_of(slots: &Range<usize>) -> Range<usize> {
+    slots.start / TILE..slots.end.div_ceil(TILE)
 }
 
 /// How scores and outputs of one precision are computed. What it computes for a query depends on that query and the
@@ -93,11 +110,12 @@ pub(crate) trait Arithmetic: 'static {
         queries: [*const f32; Q],
     ) -> [<Self::S as Simd>::V; Q];
 
-    /// Adds the weighted values of the seen slots to the outputs. Weights of other slots are 0.
+    /// Adds the weighted values of the seen slots of a block to the outputs. Weights of other slots, in tiles that
+    /// have a seen one, are 0.
     unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
+        block: &Block,
         slots: &Range<usize>,
-        weights: [<Self::S as Simd>::V; Q],
+        weights: &[[<Self::S as Simd>::V; BLOCK]; Q],
         outputs: [*mut f32; Q],
     );
 

@@ -3,12 +3,12 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, LINE, Tile};
+use super::arithmetic::{Arithmetic, Block, LINE, Tile, slots_in, tiles_of};
 use super::element::{Element, F32};
 use super::reduce::{Sums, reduced};
 use super::scratch::Line;
 use super::softmax::State;
-use super::tile::TILE;
+use super::tile::{BLOCK, TILE};
 use crate::simd::{LANES, Simd};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -93,21 +93,23 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
 
     #[inline(always)]
     unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
+        block: &Block,
         slots: &Range<usize>,
-        weights: [S::V; Q],
+        weights: &[[S::V; BLOCK]; Q],
         outputs: [*mut f32; Q],
     ) {
-        let mut lines = [Line([0.0; TILE]); Q];
+        let mut lines = [[Line([0.0; TILE]); BLOCK]; Q];
         // SAFETY: as the caller promised; staged rows are f32.
         unsafe {
             for i in 0..Q {
-                S::store(lines[i].0.as_mut_ptr(), weights[i]);
+                for tile in tiles_of(slots) {
+                    S::store(lines[i][tile].0.as_mut_ptr(), weights[i][tile]);
+                }
             }
             if STAGED {
-                values::<S, F32, Q, true>(tile, slots, &lines, outputs);
+                values::<S, F32, Q, true>(block, slots, &lines, outputs);
             } else {
-                values::<S, E, Q, false>(tile, slots, &lines, outputs);
+                values::<S, E, Q, false>(block, slots, &lines, outputs);
             }
         }
     }
@@ -152,20 +154,21 @@ impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
 /// `outputs[i] += weights[i][slot] * values[slot]`, slot by slot.
 #[inline(always)]
 unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
-    tile: &Tile,
+    block: &Block,
     slots: &Range<usize>,
-    weights: &[Line; Q],
+    weights: &[[Line; BLOCK]; Q],
     outputs: [*mut f32; Q],
 ) {
     const WIDE: usize = 4;
-    let wide = if S::WIDE { tile.width / (WIDE * LANES) * (WIDE * LANES) } else { 0 };
+    let width = block.0[0].width;
+    let wide = if S::WIDE { width / (WIDE * LANES) * (WIDE * LANES) } else { 0 };
     // SAFETY: rows and outputs are as wide as whole vectors.
     unsafe {
         for i in (0..wide).step_by(WIDE * LANES) {
-            add::<S, R, Q, STAGED, WIDE>(tile, slots, weights, outputs, i);
+            add::<S, R, Q, STAGED, WIDE>(block, slots, weights, outputs, i);
         }
-        for i in (wide..tile.width).step_by(LANES) {
-            add::<S, R, Q, STAGED, 1>(tile, slots, weights, outputs, i);
+        for i in (wide..width).step_by(LANES) {
+            add::<S, R, Q, STAGED, 1>(block, slots, weights, outputs, i);
         }
     }
 }
@@ -173,9 +176,9 @@ unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
 /// The same for the `N` vectors of elements from `at` on.
 #[inline(always)]
 unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: usize>(
-    tile: &Tile,
+    block: &Block,
     slots: &Range<usize>,
-    weights: &[Line; Q],
+    weights: &[[Line; BLOCK]; Q],
     outputs: [*mut f32; Q],
     at: usize,
 ) {
@@ -187,19 +190,22 @@ unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: 
                 sums[i][n] = S::load(outputs[i].add(at + n * LANES));
             }
         }
-        for slot in slots.clone() {
-            let row = tile.rows[1].wrapping_add(slot.wrapping_mul(tile.stride)).add(at * R::BYTES);
-            let mut value = [S::splat(0.0); N];
-            for n in 0..N {
-                value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
-                if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
-                    tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
-                }
-            }
-            for i in 0..Q {
-                let weight = S::splat(weights[i].0[slot]);
+        for t in tiles_of(slots) {
+            let tile = &block.0[t];
+            for slot in slots_in(slots, t) {
+                let row = tile.rows[1].wrapping_add(slot.wrapping_mul(tile.stride)).add(at * R::BYTES);
+                let mut value = [S::splat(0.0); N];
                 for n in 0..N {
-                    sums[i][n] = S::fma(weight, value[n], sums[i][n]);
+                    value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
+                    if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
+                        tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
+                    }
+                }
+                for i in 0..Q {
+                    let weight = S::splat(weights[i][t].0[slot]);
+                    for n in 0..N {
+                        sums[i][n] = S::fma(weight, value[n], sums[i][n]);
+                    }
                 }
             }
         }

@@ -9,10 +9,10 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Tile};
+use super::arithmetic::{Arithmetic, Block, Tile};
 use super::planes::Planes;
 use super::softmax::State;
-use super::tile::TILE;
+use super::tile::{BLOCK, TILE};
 use super::weighted;
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
@@ -25,7 +25,6 @@ const LARGEST: f32 = 32639.0;
 pub(crate) const CHUNK: usize = 64;
 /// Elements that a lane multiplies at once.
 const GROUP: usize = 4;
-const GROUPS: usize = CHUNK / GROUP;
 /// Beyond this many elements, sums of products could overflow.
 pub(crate) const WIDEST: usize = 512;
 
@@ -37,10 +36,15 @@ pub(crate) struct Integer<E>(PhantomData<E>);
 /// AVX-512 BW; the row is readable.
 #[inline(always)]
 pub(crate) unsafe fn load(row: *const u8, at: usize, dim: usize) -> __m512i {
-    let left = dim.wrapping_sub(at);
-    let mask = if left >= CHUNK { !0 } else { (1 << left) - 1 };
+    let (left, from) = (dim.wrapping_sub(at), row.wrapping_add(at));
     // SAFETY: bytes that are masked out are not read.
-    unsafe { _mm512_maskz_loadu_epi8(mask, row.wrapping_add(at).cast()) }
+    unsafe {
+        if left >= CHUNK {
+            _mm512_loadu_si512(from.cast())
+        } else {
+            _mm512_maskz_loadu_epi8((1 << left) - 1, from.cast())
+        }
+    }
 }
 
 impl<E: Planes> Arithmetic for Integer<E> {
@@ -92,10 +96,13 @@ impl<E: Planes> Arithmetic for Integer<E> {
         unsafe {
             let mut worst = _mm512_setzero_si512();
             for chunk in (0..tile.width).step_by(CHUNK) {
-                let keys = transposed(tile, chunk);
+                let fours = fours(tile, chunk);
                 let to = to[0].cast::<[__m512i; 2]>().add(chunk / GROUP);
-                for i in 0..GROUPS {
-                    to.add(i).write(E::keys(keys[i], &mut worst));
+                for j in 0..4 {
+                    let keys = quarters(fours[j]);
+                    for i in 0..4 {
+                        to.add(4 * i + j).write(E::keys(keys[i], &mut worst));
+                    }
                 }
             }
             tile.numbers[0] = E::numbers(worst);
@@ -112,30 +119,24 @@ impl<E: Planes> Arithmetic for Integer<E> {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
             let queries = queries.map(|query| Query::new(query.cast_mut(), tile.width));
-            let (mut high, mut low) = ([_mm512_setzero_si512(); Q], [_mm512_setzero_si512(); Q]);
-            let mut worst = _mm512_setzero_si512();
+            let mut sums = Products::new();
             for chunk in (0..tile.width).step_by(CHUNK) {
-                let staged = tile.rows[0].cast::<[__m512i; 2]>().add(chunk / GROUP);
-                let stored = if STAGED { [_mm512_setzero_si512(); GROUPS] } else { transposed(tile, chunk) };
-                for i in 0..GROUPS {
-                    let keys = if STAGED { staged.add(i).read() } else { E::keys(stored[i], &mut worst) };
-                    for n in 0..Q {
-                        let [h, l] = queries[n].load(chunk + i * GROUP);
-                        high[n] = _mm512_dpbusd_epi32(high[n], keys[0], h);
-                        low[n] = _mm512_dpbusd_epi32(low[n], keys[0], l);
-                        if E::LOW {
-                            low[n] = _mm512_dpbusd_epi32(low[n], keys[1], h);
-                        }
+                if STAGED {
+                    let keys = tile.rows[0].cast::<[__m512i; 2]>().wrapping_add(chunk / GROUP);
+                    for i in 0..CHUNK / GROUP {
+                        sums.add::<E>(&queries, keys.wrapping_add(i).read(), chunk + i * GROUP);
                     }
+                } else {
+                    // Written out, as a loop would keep them all in memory.
+                    let [a, b, c, d] = fours(tile, chunk);
+                    sums.add_four::<E>(&queries, a, chunk);
+                    sums.add_four::<E>(&queries, b, chunk + GROUP);
+                    sums.add_four::<E>(&queries, c, chunk + 2 * GROUP);
+                    sums.add_four::<E>(&queries, d, chunk + 3 * GROUP);
                 }
             }
-            let mut scores = [_mm512_setzero_ps(); Q];
-            for n in 0..Q {
-                // Where a sum overflows, the difference is right all the same.
-                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n]), low[n]);
-                scores[n] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(queries[n].shift())));
-            }
-            if !(if STAGED { tile.numbers[0] } else { E::numbers(worst) }) {
+            let mut scores = sums.finish(&queries);
+            if !(if STAGED { tile.numbers[0] } else { E::numbers(sums.worst) }) {
                 mark::<E, Q>(tile, slots, &mut scores);
             }
             scores
@@ -144,19 +145,83 @@ impl<E: Planes> Arithmetic for Integer<E> {
 
     #[inline(always)]
     unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
+        block: &Block,
         slots: &Range<usize>,
-        weights: [__m512; Q],
+        weights: &[[__m512; BLOCK]; Q],
         outputs: [*mut f32; Q],
     ) {
         // SAFETY: as the caller promised.
-        unsafe { weighted::add_values::<E, Q, STAGED>(tile, slots, weights, outputs) }
+        unsafe { weighted::add_values::<E, Q, STAGED>(block, slots, weights, outputs) }
     }
 
     #[inline(always)]
     unsafe fn arrange(output: *mut f32, width: usize) {
         // SAFETY: as the caller promised.
         unsafe { weighted::arrange(output, width) }
+    }
+}
+
+/// Sums of products of queries with sixteen keys, by high and by low bytes.
+struct Products<const Q: usize> {
+    high: [__m512i; Q],
+    low: [__m512i; Q],
+    /// See [`Planes::keys`].
+    worst: __m512i,
+}
+
+impl<const Q: usize> Products<Q> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        // SAFETY: AVX-512 F.
+        let zero = unsafe { _mm512_setzero_si512() };
+        Self { high: [zero; Q], low: [zero; Q], worst: zero }
+    }
+
+    /// Adds those of the elements from `at` on: four of each key.
+    #[inline(always)]
+    unsafe fn add<E: Planes>(&mut self, queries: &[Query; Q], keys: [__m512i; 2], at: usize) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            for n in 0..Q {
+                let [h, l] = queries[n].load(at);
+                self.high[n] = _mm512_dpbusd_epi32(self.high[n], keys[0], h);
+                self.low[n] = _mm512_dpbusd_epi32(self.low[n], keys[0], l);
+                if E::LOW {
+                    self.low[n] = _mm512_dpbusd_epi32(self.low[n], keys[1], h);
+                }
+            }
+        }
+    }
+
+    /// Adds those of one of the [`fours`], the first of whose elements are those from `at` on.
+    #[inline(always)]
+    unsafe fn add_four<E: Planes>(&mut self, queries: &[Query; Q], four: [__m512i; 4], at: usize) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let [a, b, c, d] = quarters(four);
+            let keys = E::keys(a, &mut self.worst);
+            self.add::<E>(queries, keys, at);
+            let keys = E::keys(b, &mut self.worst);
+            self.add::<E>(queries, keys, at + 4 * GROUP);
+            let keys = E::keys(c, &mut self.worst);
+            self.add::<E>(queries, keys, at + 8 * GROUP);
+            let keys = E::keys(d, &mut self.worst);
+            self.add::<E>(queries, keys, at + 12 * GROUP);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&self, queries: &[Query; Q]) -> [__m512; Q] {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let mut scores = [_mm512_setzero_ps(); Q];
+            for n in 0..Q {
+                // Where a sum overflows, the difference is right all the same.
+                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(self.high[n]), self.low[n]);
+                scores[n] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(queries[n].shift())));
+            }
+            scores
+        }
     }
 }
 
@@ -233,42 +298,72 @@ unsafe fn mark<E: Planes, const Q: usize>(tile: &Tile, slots: &Range<usize>, sco
     }
 }
 
-/// Keys of all sixteen positions, their elements from `chunk` on: the `i`-th vector has four elements of each.
+/// Keys of all sixteen positions, their elements from `chunk` on: the `i`-th of the `j`-th four has elements `4 j..` of
+/// every sixteen, of rows `4 i..`.
 ///
 /// # Safety
 /// AVX-512 BW; the rows are readable.
 #[inline(always)]
-unsafe fn transposed(tile: &Tile, chunk: usize) -> [__m512i; GROUPS] {
+unsafe fn fours(tile: &Tile, chunk: usize) -> [[__m512i; 4]; 4] {
     // SAFETY: as the caller promised.
     unsafe {
-        let mut fours = [[_mm512_setzero_si512(); 4]; 4];
-        let mut row = tile.stored[0];
-        for i in 0..4 {
-            let mut x = [_mm512_setzero_si512(); 4];
-            for j in 0..4 {
-                x[j] = load(row, chunk, tile.dim);
-                tile.fetch::<Avx512>(0, row.wrapping_add(chunk));
-                row = row.wrapping_add(tile.row_bytes);
-            }
-            let (ab, cd) = (_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3]));
-            fours[0][i] = _mm512_unpacklo_epi64(ab, cd);
-            fours[1][i] = _mm512_unpackhi_epi64(ab, cd);
-            let (ab, cd) = (_mm512_unpackhi_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[2], x[3]));
-            fours[2][i] = _mm512_unpacklo_epi64(ab, cd);
-            fours[3][i] = _mm512_unpackhi_epi64(ab, cd);
+        let [a, b, c, d] = [
+            four_rows(tile, 0, chunk),
+            four_rows(tile, 4, chunk),
+            four_rows(tile, 8, chunk),
+            four_rows(tile, 12, chunk),
+        ];
+        [
+            [a[0], b[0], c[0], d[0]],
+            [a[1], b[1], c[1], d[1]],
+            [a[2], b[2], c[2], d[2]],
+            [a[3], b[3], c[3], d[3]],
+        ]
+    }
+}
+
+/// Those of rows `first..`.
+///
+/// # Safety
+/// AVX-512 BW; the rows are readable.
+#[inline(always)]
+unsafe fn four_rows(tile: &Tile, first: usize, chunk: usize) -> [__m512i; 4] {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let mut x = [_mm512_setzero_si512(); 4];
+        let mut row = tile.stored[0].wrapping_add(first.wrapping_mul(tile.row_bytes));
+        for x in &mut x {
+            *x = load(row, chunk, tile.dim);
+            tile.fetch::<Avx512>(0, row.wrapping_add(chunk));
+            row = row.wrapping_add(tile.row_bytes);
         }
-        // `fours[j][i]` has elements 4 j.. of every sixteen, of rows 4 i...
-        let mut all = [_mm512_setzero_si512(); GROUPS];
-        for j in 0..4 {
-            let x = fours[j];
-            let low = [_mm512_shuffle_i32x4::<0x44>(x[0], x[1]), _mm512_shuffle_i32x4::<0x44>(x[2], x[3])];
-            let high = [_mm512_shuffle_i32x4::<0xee>(x[0], x[1]), _mm512_shuffle_i32x4::<0xee>(x[2], x[3])];
-            all[j] = _mm512_shuffle_i32x4::<0x88>(low[0], low[1]);
-            all[4 + j] = _mm512_shuffle_i32x4::<0xdd>(low[0], low[1]);
-            all[8 + j] = _mm512_shuffle_i32x4::<0x88>(high[0], high[1]);
-            all[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high[0], high[1]);
-        }
-        all
+        let (ab, cd) = (_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3]));
+        let (ef, gh) = (_mm512_unpackhi_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[2], x[3]));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ef, gh),
+            _mm512_unpackhi_epi64(ef, gh),
+        ]
+    }
+}
+
+/// [`Simd::transpose_quarters`]: four elements of each position from four [`fours`].
+///
+/// # Safety
+/// AVX-512 F.
+#[inline(always)]
+unsafe fn quarters(x: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let low = [_mm512_shuffle_i32x4::<0x44>(x[0], x[1]), _mm512_shuffle_i32x4::<0x44>(x[2], x[3])];
+        let high = [_mm512_shuffle_i32x4::<0xee>(x[0], x[1]), _mm512_shuffle_i32x4::<0xee>(x[2], x[3])];
+        [
+            _mm512_shuffle_i32x4::<0x88>(low[0], low[1]),
+            _mm512_shuffle_i32x4::<0xdd>(low[0], low[1]),
+            _mm512_shuffle_i32x4::<0x88>(high[0], high[1]),
+            _mm512_shuffle_i32x4::<0xdd>(high[0], high[1]),
+        ]
     }
 }
 

@@ -1,18 +1,16 @@
 //! The fused kernel: some rows of one span against one kv head.
 //!
-//! For each (row, query head): the tiles that the row sees, in order, are folded with an online softmax in base 2.
+//! For each (row, query head): the blocks that the row sees, in order, are folded with an online softmax in base 2.
 //! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
 //! neither do the bits.
 
-use super::arithmetic::{Arithmetic, Tile};
+use super::arithmetic::{Arithmetic, Block, LINE, Tile, slots_in, tiles_of};
 use super::scratch::Scratch;
 use super::softmax::{Parameters, within};
-use super::tile::{HeadPages, TILE, TileAt};
+use super::tile::{BLOCK, Base, HeadPages, TILE, TileAt};
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Tiles that memory has time for.
-const AHEAD: usize = 2;
 /// What one task computes. Query `i` is head `i % heads` of row `i / heads`.
 pub(crate) struct Work<'a> {
     /// `[rows]` of `[heads, dim]`, `q_stride` apart.
@@ -39,12 +37,16 @@ impl Work<'_> {
     }
 }
 
-/// Slots of the tile at `at` that a row seeing `seen` sees.
+/// All slots of a block.
+const WHOLE: Range<usize> = 0..BLOCK * TILE;
+
+/// Slots of the block at position `at` that a row seeing `seen` sees.
 fn slots(seen: &Range<usize>, at: usize) -> Range<usize> {
-    seen.start.saturating_sub(at).min(TILE)..seen.end.saturating_sub(at).min(TILE)
+    let most = BLOCK * TILE;
+    seen.start.saturating_sub(at).min(most)..seen.end.saturating_sub(at).min(most)
 }
 
-/// Some kv heads of the same rows, tile by tile.
+/// Some kv heads of the same rows, block by block.
 ///
 /// # Safety
 /// As [`Arithmetic`]; the pointers of `heads` are valid for their shapes, and no other task writes to their `out`; the
@@ -58,17 +60,15 @@ pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
         for (work, scratch) in heads.iter().zip(&mut all) {
             load_queries::<A>(work, scratch);
         }
-        for tile in first..=last {
-            for (i, (work, scratch)) in heads.iter().zip(&mut all).enumerate() {
-                let (here, ahead) = if work.pages.whole_tiles() {
-                    // Two on in this order.
-                    let ahead = tile + (i + AHEAD) / heads.len();
-                    (work.pages.tile(tile), heads[(i + AHEAD) % heads.len()].pages.tile(ahead.min(last)))
-                } else {
-                    let here = work.pages.copied(tile, scratch.copied(work.pages.copy_bytes()));
-                    (here, here)
-                };
-                fold_tile::<A>(work, tile, here, ahead, scratch);
+        let seen = first..last + 1;
+        let mut walk = Walk::new(&heads[0].pages, first / BLOCK, &seen);
+        for block in first / BLOCK..=last / BLOCK {
+            walk.step(&heads[0].pages, block, &seen);
+            for (i, scratch) in all.iter_mut().enumerate() {
+                if block == first / BLOCK {
+                    walk.fetch_first::<A::S>(heads, i);
+                }
+                fold::<A>(heads, i, block, &seen, &mut walk, scratch);
             }
         }
         for (work, scratch) in heads.iter().zip(&mut all) {
@@ -80,7 +80,7 @@ pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
 fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
     let queries = work.rows * work.heads;
     let staged = queries >= A::STAGE_FROM || !(A::PADS || work.dim.is_multiple_of(A::STEP));
-    let copied = if work.pages.whole_tiles() { 0 } else { work.pages.copy_bytes() };
+    let copied = if work.pages.whole_tiles() { 0 } else { BLOCK * work.pages.copy_bytes() };
     Scratch::new(queries, work.dim, A::STEP, staged, copied)
 }
 
@@ -113,62 +113,161 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     }
 }
 
-/// Folds one tile into the state of all queries that see some of it.
-#[inline(always)]
-unsafe fn fold_tile<A: Arithmetic>(
-    work: &Work<'_>,
-    tile: usize,
-    here: TileAt,
-    ahead: TileAt,
-    scratch: &mut Scratch,
-) {
-    let (at, staged, width) = (tile * TILE, scratch.stages, scratch.width());
-    let mut form = Tile::new(here.rows, ahead.rows, work.pages.row_bytes, work.dim, width);
-    // SAFETY: as the caller promised.
-    unsafe {
-        if A::SCALED {
-            // Sixteen times four bytes: in one line, or in two.
-            for parameters in ahead.parameters {
-                <A::S as Simd>::prefetch(parameters);
-                <A::S as Simd>::prefetch(parameters.wrapping_add(TILE * 4 - 1));
+/// Where the tiles of a block lie, and those of the next, which are fetched meanwhile: those of all heads, in the order
+/// in which they lie in memory if heads lie behind each other. It is read faster in longer runs than those of one head.
+struct Walk {
+    here: [Base; BLOCK],
+    next: [Base; BLOCK],
+    /// What is fetched next, of `next`: which keys or values, and of which head.
+    run: usize,
+    head: usize,
+}
+
+impl Walk {
+    fn new(pages: &HeadPages<'_>, block: usize, seen: &Range<usize>) -> Self {
+        let here = if pages.whole_tiles() { pages.block(block, seen) } else { [Base::NOWHERE; BLOCK] };
+        Self { here, next: here, run: 0, head: 0 }
+    }
+
+    /// On to `block`.
+    fn step(&mut self, pages: &HeadPages<'_>, block: usize, seen: &Range<usize>) {
+        if pages.whole_tiles() {
+            self.here = self.next;
+            self.next = pages.block(block + 1, seen);
+            (self.run, self.head) = (0, 0);
+        }
+    }
+
+    /// Nothing was fetched of the first block: has head `i + 1` of it fetched, and if `i` is the first head that one too.
+    fn fetch_first<S: Simd>(&self, heads: &[Work<'_>], i: usize) {
+        if !heads[0].pages.whole_tiles() {
+            return;
+        }
+        let from = if i == 0 { 0 } else { i + 1 };
+        for work in heads.iter().take(i + 2).skip(from) {
+            for rows in self.here.iter().flat_map(|base| work.pages.tile(base).rows) {
+                for byte in (0..TILE * work.pages.row_bytes).step_by(LINE) {
+                    // SAFETY: a hint; the level is that of the kernel which calls this.
+                    unsafe { S::prefetch(rows.wrapping_add(byte)) };
+                }
             }
         }
-        if staged {
-            let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
-            form.rows = scratch.staged().map(|row| row.cast_const().cast());
-            form.stride = width * size_of::<f32>();
-            A::stage(&mut form, &all, scratch.staged());
+    }
+
+    /// The rows that are fetched next.
+    #[inline(always)]
+    fn fetch(&mut self, heads: &[Work<'_>]) -> *const u8 {
+        let at = heads[self.head].pages.tile(&self.next[self.run / 2 % BLOCK]).rows[self.run % 2];
+        self.head += 1;
+        if self.head == heads.len() {
+            (self.run, self.head) = (self.run + 1, 0);
         }
-        // Rows that all see the whole tile go together, others one by one.
-        let whole = |row| slots(&work.seen(row), at) == (0..TILE);
+        at
+    }
+}
+
+/// Folds block `block` into the state of all queries of head `i` that see some of it. `seen`: tiles that any row sees.
+#[inline(always)]
+unsafe fn fold<A: Arithmetic>(
+    heads: &[Work<'_>],
+    i: usize,
+    block: usize,
+    seen: &Range<usize>,
+    walk: &mut Walk,
+    scratch: &mut Scratch,
+) {
+    let (work, at, width) = (&heads[i], block * BLOCK * TILE, scratch.width());
+    // SAFETY: as the caller promised.
+    unsafe {
+        let in_pages = work.pages.whole_tiles();
+        let here = if in_pages {
+            walk.here.map(|base| work.pages.tile(&base))
+        } else {
+            copied(work, block, seen, scratch)
+        };
+        let mut form = Block(here.map(|here| Tile::new(here.rows, work.pages.row_bytes, work.dim, width)));
+        if in_pages {
+            fetch::<A>(heads, work, walk, &mut form);
+        }
+        if scratch.stages {
+            let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
+            for tile in tiles_of(&all) {
+                let staged = scratch.staged(tile);
+                let to = &mut form.0[tile];
+                to.rows = staged.map(|row| row.cast_const().cast());
+                to.stride = to.width * size_of::<f32>();
+                A::stage(to, &slots_in(&all, tile), staged);
+            }
+        }
+        // Rows that all see the whole block go together, others one by one.
+        let whole = |row| slots(&work.seen(row), at) == (0..BLOCK * TILE);
         let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
         for row in (0..work.rows).step_by(step) {
             let slots = slots(&work.seen(row), at);
             if !slots.is_empty() {
                 let queries = row * work.heads..(row + step) * work.heads;
-                fold_queries::<A>(&mut form, &here, &slots, queries, staged, scratch);
+                fold_queries::<A>(&mut form, &here, &slots, queries, scratch);
             }
         }
     }
 }
 
-/// Folds `slots` of the tile into the state of `queries`.
+/// The tiles of block `block` among `seen`, copied from pages that they do not fill; others are the nearest of those.
+unsafe fn copied(
+    work: &Work<'_>,
+    block: usize,
+    seen: &Range<usize>,
+    scratch: &mut Scratch,
+) -> [TileAt; BLOCK] {
+    let bytes = work.pages.copy_bytes();
+    let to = scratch.copied(BLOCK * bytes);
+    std::array::from_fn(|i| {
+        let tile = (block * BLOCK + i).clamp(seen.start, seen.end - 1);
+        // SAFETY: scratch has room for the copies of a block.
+        unsafe { work.pages.copied(tile, to.add(i * bytes)) }
+    })
+}
+
+/// Has as much of the next block fetched as this head reads of the block.
+#[inline(always)]
+unsafe fn fetch<A: Arithmetic>(heads: &[Work<'_>], work: &Work<'_>, walk: &mut Walk, form: &mut Block) {
+    for half in 0..2 {
+        for tile in &mut form.0 {
+            tile.fetch_later(half, walk.fetch(heads));
+        }
+    }
+    if A::SCALED {
+        for base in &walk.next {
+            // Sixteen times four bytes: in one line, or in two.
+            for parameters in work.pages.tile(base).parameters {
+                // SAFETY: as the caller promised.
+                unsafe {
+                    <A::S as Simd>::prefetch(parameters);
+                    <A::S as Simd>::prefetch(parameters.wrapping_add(TILE * 4 - 1));
+                }
+            }
+        }
+    }
+}
+
+/// Folds `slots` of the block into the state of `queries`.
 #[inline(always)]
 unsafe fn fold_queries<A: Arithmetic>(
-    tile: &mut Tile,
-    here: &TileAt,
+    block: &mut Block,
+    here: &[TileAt; BLOCK],
     slots: &Range<usize>,
     queries: Range<usize>,
-    staged: bool,
     scratch: &mut Scratch,
 ) {
+    // Most are: what is known to be whole is compiled into straight code.
+    let (staged, whole) = (scratch.stages, *slots == WHOLE);
     // SAFETY: as the caller promised.
     unsafe {
         let parameters = parameters::<A>(here, slots);
         let mut query = queries.start;
         while query < queries.end {
             let left = queries.end - query;
-            // Few blocks are worth a kernel of their own; staged tiles have many queries, but for the last rows.
+            // Few blocks are worth a kernel of their own; staged blocks have many queries, but for the last rows.
             let count = if left >= 4 {
                 4
             } else if staged {
@@ -176,15 +275,19 @@ unsafe fn fold_queries<A: Arithmetic>(
             } else {
                 left
             };
-            match (count, staged) {
-                (4, false) => fold_block::<A, 4, false>(tile, slots, &parameters, query, scratch),
-                (3, false) => fold_block::<A, 3, false>(tile, slots, &parameters, query, scratch),
-                (2, false) => fold_block::<A, 2, false>(tile, slots, &parameters, query, scratch),
-                (_, false) => fold_block::<A, 1, false>(tile, slots, &parameters, query, scratch),
-                (4, true) => fold_block::<A, 4, true>(tile, slots, &parameters, query, scratch),
-                (_, true) => fold_block::<A, 1, true>(tile, slots, &parameters, query, scratch),
+            match (count, staged, whole) {
+                (4, false, true) => fold_some::<A, 4, false>(block, &WHOLE, &parameters, query, scratch),
+                (4, false, false) => fold_some::<A, 4, false>(block, slots, &parameters, query, scratch),
+                (3, false, _) => fold_some::<A, 3, false>(block, slots, &parameters, query, scratch),
+                (2, false, true) => fold_some::<A, 2, false>(block, &WHOLE, &parameters, query, scratch),
+                (2, false, false) => fold_some::<A, 2, false>(block, slots, &parameters, query, scratch),
+                (_, false, _) => fold_some::<A, 1, false>(block, slots, &parameters, query, scratch),
+                (4, true, _) => fold_some::<A, 4, true>(block, slots, &parameters, query, scratch),
+                (_, true, _) => fold_some::<A, 1, true>(block, slots, &parameters, query, scratch),
             }
-            tile.ahead = [0; 2];
+            for tile in &mut block.0 {
+                tile.ahead = [0; 2];
+            }
             query += count;
         }
     }
@@ -192,26 +295,36 @@ unsafe fn fold_queries<A: Arithmetic>(
 
 /// Those of the seen slots; numbers in the others too, whatever is stored there.
 #[inline(always)]
-unsafe fn parameters<A: Arithmetic>(here: &TileAt, slots: &Range<usize>) -> Option<Parameters<A::S>> {
+unsafe fn parameters<A: Arithmetic>(
+    here: &[TileAt; BLOCK],
+    slots: &Range<usize>,
+) -> Option<[Parameters<A::S>; BLOCK]> {
     if !A::SCALED {
         return None;
     }
-    // SAFETY: as the caller promised: sixteen parameters may be read.
+    // SAFETY: as the caller promised: sixteen parameters of a tile may be read.
     unsafe {
-        let (keys, values) = (A::parameters(here.parameters[0]), A::parameters(here.parameters[1]));
-        Some(Parameters {
-            keys: [within::<A::S>(keys[0], slots, 1.0), within::<A::S>(keys[1], slots, 0.0)],
-            values: [within::<A::S>(values[0], slots, 1.0), within::<A::S>(values[1], slots, 0.0)],
-        })
+        let zero = [<A::S as Simd>::splat(0.0); 2];
+        let mut all = [Parameters { keys: zero, values: zero }; BLOCK];
+        for tile in tiles_of(slots) {
+            let slots = slots_in(slots, tile);
+            let [keys, values] = here[tile].parameters;
+            let (keys, values) = (A::parameters(keys), A::parameters(values));
+            all[tile] = Parameters {
+                keys: [within::<A::S>(keys[0], &slots, 1.0), within::<A::S>(keys[1], &slots, 0.0)],
+                values: [within::<A::S>(values[0], &slots, 1.0), within::<A::S>(values[1], &slots, 0.0)],
+            };
+        }
+        Some(all)
     }
 }
 
-/// Folds a tile into the state of `Q` queries from `first` on.
+/// Folds a block into the state of `Q` queries from `first` on.
 #[inline(always)]
-unsafe fn fold_block<A: Arithmetic, const Q: usize, const STAGED: bool>(
-    tile: &Tile,
+unsafe fn fold_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
+    block: &Block,
     slots: &Range<usize>,
-    parameters: &Option<Parameters<A::S>>,
+    parameters: &Option<[Parameters<A::S>; BLOCK]>,
     first: usize,
     scratch: &mut Scratch,
 ) {
@@ -222,17 +335,18 @@ unsafe fn fold_block<A: Arithmetic, const Q: usize, const STAGED: bool>(
     }
     // SAFETY: as the caller promised.
     unsafe {
-        let mut weights = A::scores::<Q, STAGED>(tile, slots, queries);
-        for i in 0..Q {
-            weights[i] = scratch.states[first + i].soften::<A::S>(
-                weights[i],
-                slots,
-                parameters.as_ref(),
-                A::SHIFTED,
-                outputs[i],
-                tile.width,
-            );
+        let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
+        for tile in tiles_of(slots) {
+            let scores = A::scores::<Q, STAGED>(&block.0[tile], &slots_in(slots, tile), queries);
+            for i in 0..Q {
+                weights[i][tile] = scores[i];
+            }
         }
-        A::add_values::<Q, STAGED>(tile, slots, weights, outputs);
+        let width = block.0[0].width;
+        for i in 0..Q {
+            let state = &mut scratch.states[first + i];
+            state.soften::<A::S>(&mut weights[i], slots, parameters.as_ref(), A::SHIFTED, outputs[i], width);
+        }
+        A::add_values::<Q, STAGED>(block, slots, &weights, outputs);
     }
 }

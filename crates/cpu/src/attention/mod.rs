@@ -37,8 +37,9 @@ const QUERIES: usize = 64;
 const TASKS_A_THREAD: usize = 4;
 /// Bytes of one head's keys in a page from which on they are read as fast as all of memory.
 const SHORT_RUN: usize = 32 << 10;
-/// Heads that are read together where they are shorter. With more of them their outputs leave the first cache.
-const TOGETHER: usize = 2;
+/// Heads that are read together where they are shorter. With many more of them a block of all leaves the second cache
+/// before it is read.
+const TOGETHER: usize = 8;
 
 /// Some rows of one span, and the query heads of some kv heads.
 #[derive(Clone)]
@@ -136,7 +137,7 @@ pub(crate) fn check_table(table: &TableView<'_>, positions: Range<usize>, arena:
 }
 
 /// Cuts the batch into tasks that no bit depends on: by span, kv head and block of rows; by query head where threads
-/// would idle otherwise. Where there are many, one row takes two kv heads: they lie behind each other in a page, and
+/// would idle otherwise. Where there are many, one row takes several kv heads: they lie behind each other in a page, and
 /// memory is read faster in longer runs.
 fn tasks(spec: &AttentionSpec, spans: &[Span], layout: &PageLayout, threads: usize) -> Vec<Task> {
     let (group, kv) = (spec.heads.group(), spec.heads.kv);

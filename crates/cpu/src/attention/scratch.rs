@@ -1,5 +1,5 @@
 use super::softmax::State;
-use super::tile::TILE;
+use super::tile::{BLOCK, TILE};
 
 /// One cache line of f32.
 #[derive(Clone, Copy)]
@@ -11,20 +11,20 @@ pub(crate) struct Line(pub(crate) [f32; TILE]);
 pub(crate) struct Scratch {
     lines: usize,
     queries: usize,
-    /// `[queries][width]` queries, `[queries][width]` outputs, `[2][TILE][width]` a staged tile if there is one, and
-    /// a copied tile if there is one.
+    /// `[queries][width]` queries, `[queries][width]` outputs, `[BLOCK][2][TILE][width]` staged tiles if there are any,
+    /// and copied ones if there are any.
     data: Vec<Line>,
     pub(crate) states: Vec<State>,
-    /// Whether there is a staged tile.
+    /// Whether there are staged tiles.
     pub(crate) stages: bool,
 }
 
 impl Scratch {
-    /// `step`: what rows are padded to a multiple of, in f32. `copied`: bytes of a copied tile.
+    /// `step`: what rows are padded to a multiple of, in f32. `copied`: bytes of all copied tiles.
     pub(crate) fn new(queries: usize, dim: usize, step: usize, stages: bool, copied: usize) -> Self {
         let lines = dim.next_multiple_of(step).div_ceil(TILE);
-        let tile = if stages { 2 * TILE * lines } else { 0 };
-        let total = 2 * queries * lines + tile + copied.div_ceil(size_of::<Line>());
+        let staged = if stages { BLOCK * 2 * TILE * lines } else { 0 };
+        let total = 2 * queries * lines + staged + copied.div_ceil(size_of::<Line>());
         Self {
             lines,
             queries,
@@ -50,15 +50,15 @@ impl Scratch {
         self.data[(self.queries + query) * self.lines..][..self.lines].as_mut_ptr().cast()
     }
 
-    /// `[TILE]` rows of `[width]`: keys, values.
-    pub(crate) fn staged(&mut self) -> [*mut f32; 2] {
+    /// `[TILE]` rows of `[width]`: keys, values of a tile of the block.
+    pub(crate) fn staged(&mut self, tile: usize) -> [*mut f32; 2] {
         let first = 2 * self.queries * self.lines;
-        [0, 1].map(|half| {
-            self.data[first + half * TILE * self.lines..][..TILE * self.lines].as_mut_ptr().cast()
+        [2 * tile, 2 * tile + 1].map(|part| {
+            self.data[first + part * TILE * self.lines..][..TILE * self.lines].as_mut_ptr().cast()
         })
     }
 
-    /// The copied tile: at the end.
+    /// The copied tiles, of so many bytes together: at the end.
     pub(crate) fn copied(&mut self, bytes: usize) -> *mut u8 {
         let first = self.data.len() - bytes.div_ceil(size_of::<Line>());
         self.data[first..].as_mut_ptr().cast()

@@ -1,8 +1,9 @@
-//! The online softmax, in base 2: scores of a tile become weights, and what was summed under a smaller maximum is
+//! The online softmax, in base 2: scores of a block become weights, and what was summed under a smaller maximum is
 //! scaled down.
 
+use super::arithmetic::{slots_in, tiles_of};
 use super::scratch::Line;
-use super::tile::TILE;
+use super::tile::{BLOCK, TILE};
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
@@ -50,41 +51,55 @@ pub(crate) unsafe fn within<S: Simd>(x: S::V, slots: &Range<usize>, other: f32) 
 }
 
 impl State {
-    /// Products with the keys in, weights of the values out; `output`, `[width]`, is what was summed so far.
+    /// Products with the keys of a block in, weights of its values out; `output`, `[width]`, is what was summed so far.
+    /// Only tiles that hold some of `slots` are read and written.
     ///
     /// # Safety
     /// As [`Simd`].
     #[inline(always)]
     pub(crate) unsafe fn soften<S: Simd>(
         &mut self,
-        products: S::V,
+        block: &mut [S::V; BLOCK],
         slots: &Range<usize>,
-        parameters: Option<&Parameters<S>>,
+        parameters: Option<&[Parameters<S>; BLOCK]>,
         shifted: bool,
         output: *mut f32,
         width: usize,
-    ) -> S::V {
+    ) {
+        let tiles = tiles_of(slots);
         // SAFETY: as the caller promised; lines have LANES numbers.
         unsafe {
-            let mut score = products;
-            if let Some(parameters) = parameters {
-                score = S::mul(score, S::mul(parameters.keys[0], S::splat(self.factor)));
-                if shifted {
-                    score = S::fma(S::splat(self.sum), parameters.keys[1], score);
+            let mut largest = S::splat(f32::NEG_INFINITY);
+            for tile in tiles.clone() {
+                let mut score = block[tile];
+                if let Some(parameters) = parameters {
+                    let keys = &parameters[tile].keys;
+                    score = S::mul(score, S::mul(keys[0], S::splat(self.factor)));
+                    if shifted {
+                        score = S::fma(S::splat(self.sum), keys[1], score);
+                    }
+                }
+                block[tile] = within::<S>(score, &slots_in(slots, tile), f32::NEG_INFINITY);
+                largest = S::max(largest, block[tile]);
+            }
+            if S::any_above(largest, self.largest) {
+                self.rescale::<S>(S::largest(largest), output, width);
+            }
+            let (mut total, mut shift) = (S::load(self.total.0.as_ptr()), S::load(self.shift.0.as_ptr()));
+            for tile in tiles {
+                let weight = S::exp2(S::sub(block[tile], S::splat(self.largest)));
+                total = S::add(total, weight);
+                block[tile] = weight;
+                if let Some(parameters) = parameters {
+                    let values = &parameters[tile].values;
+                    block[tile] = S::mul(weight, values[0]);
+                    if shifted {
+                        shift = S::fma(weight, values[1], shift);
+                    }
                 }
             }
-            score = within::<S>(score, slots, f32::NEG_INFINITY);
-            if S::any_above(score, self.largest) {
-                self.rescale::<S>(S::largest(score), output, width);
-            }
-            let weight = S::exp2(S::sub(score, S::splat(self.largest)));
-            S::store(self.total.0.as_mut_ptr(), S::add(S::load(self.total.0.as_ptr()), weight));
-            let Some(parameters) = parameters else { return weight };
-            if shifted {
-                let shift = S::fma(weight, parameters.values[1], S::load(self.shift.0.as_ptr()));
-                S::store(self.shift.0.as_mut_ptr(), shift);
-            }
-            S::mul(weight, parameters.values[0])
+            S::store(self.total.0.as_mut_ptr(), total);
+            S::store(self.shift.0.as_mut_ptr(), shift);
         }
     }
 

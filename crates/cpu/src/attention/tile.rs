@@ -1,7 +1,11 @@
 use octavo_backend::{Half, PageLayout, TableView};
+use std::ops::Range;
 
-/// Positions folded at a time; tiles are aligned to position 0, whatever the page size.
+/// Positions whose scores are computed at a time; tiles are aligned to position 0, whatever the page size.
 pub(crate) const TILE: usize = 16;
+/// Tiles that are folded into the softmax at a time; blocks are aligned to position 0, too. What is done once a block
+/// is a small part of the work then.
+pub(crate) const BLOCK: usize = 4;
 
 /// Where the rows of one kv head lie: the page table of a span, resolved to addresses.
 #[derive(Clone, Copy)]
@@ -15,6 +19,18 @@ pub(crate) struct HeadPages<'a> {
     /// Offsets in the page: keys, values.
     rows_at: [usize; 2],
     parameters_at: [usize; 2],
+}
+
+/// Where a position lies, less where a head lies in its page.
+#[derive(Clone, Copy)]
+pub(crate) struct Base {
+    rows: *const u8,
+    parameters: *const u8,
+}
+
+impl Base {
+    /// For pages that tiles do not fill.
+    pub(crate) const NOWHERE: Self = Self { rows: std::ptr::null(), parameters: std::ptr::null() };
 }
 
 /// Sixteen positions of one kv head, each of its four parts in one run of bytes: all of them may be read.
@@ -58,9 +74,9 @@ impl<'a> HeadPages<'a> {
         2 * TILE * (self.row_bytes + self.parameter_bytes)
     }
 
-    /// Where `position` lies: its rows and parameters.
+    /// Where `position` lies, whatever the head.
     #[inline(always)]
-    fn locate(&self, position: usize) -> TileAt {
+    fn base(&self, position: usize) -> Base {
         // A division takes long, and most pages have sixteen positions.
         let (page, slot) = match self.page_size {
             TILE => (position / TILE, position % TILE),
@@ -68,17 +84,33 @@ impl<'a> HeadPages<'a> {
         };
         let page = self.table.pages[page - self.table.first as usize];
         // Addresses inside the arena, as `new` was promised.
-        let page = self.arena.wrapping_add(page.index() * self.page_bytes);
-        TileAt {
-            rows: self.rows_at.map(|at| page.wrapping_add(at + slot * self.row_bytes)),
-            parameters: self.parameters_at.map(|at| page.wrapping_add(at + slot * self.parameter_bytes)),
+        let page = self.arena.wrapping_add(page.index().wrapping_mul(self.page_bytes));
+        Base {
+            rows: page.wrapping_add(slot.wrapping_mul(self.row_bytes)),
+            parameters: page.wrapping_add(slot.wrapping_mul(self.parameter_bytes)),
         }
     }
 
-    /// Tile `tile`, in its page. There must be [`whole_tiles`](Self::whole_tiles).
+    /// Where `position` lies: its rows and parameters.
     #[inline(always)]
-    pub(crate) fn tile(&self, tile: usize) -> TileAt {
-        self.locate(tile * TILE)
+    fn locate(&self, position: usize) -> TileAt {
+        self.tile(&self.base(position))
+    }
+
+    /// The tiles of block `block` among `tiles`, which lie in pages; others are the nearest of those. There must be
+    /// [`whole_tiles`](Self::whole_tiles).
+    #[inline(always)]
+    pub(crate) fn block(&self, block: usize, tiles: &Range<usize>) -> [Base; BLOCK] {
+        std::array::from_fn(|i| self.base((block * BLOCK + i).clamp(tiles.start, tiles.end - 1) * TILE))
+    }
+
+    /// A tile of this head.
+    #[inline(always)]
+    pub(crate) fn tile(&self, base: &Base) -> TileAt {
+        TileAt {
+            rows: self.rows_at.map(|at| base.rows.wrapping_add(at)),
+            parameters: self.parameters_at.map(|at| base.parameters.wrapping_add(at)),
+        }
     }
 
     /// Tile `tile`, copied from its pages to `to`. A position that the table does not hold shows the nearest that it

@@ -5,10 +5,10 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::Tile;
+use super::arithmetic::{Block, Tile, slots_in, tiles_of};
 use super::integer::{CHUNK, load};
 use super::planes::Planes;
-use super::tile::TILE;
+use super::tile::{BLOCK, TILE};
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -20,7 +20,7 @@ const GROUP: usize = 4;
 const GROUPS: usize = TILE / GROUP;
 
 /// Weights of one query: high bytes, low bytes, and both rounded to a high byte; four positions each.
-type Weights = [[i32; GROUPS]; 3];
+type Weights = [[[i32; GROUPS]; BLOCK]; 3];
 
 /// # Safety
 /// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
@@ -32,10 +32,8 @@ pub(crate) unsafe fn stage<E: Planes>(tile: &mut Tile, slots: &Range<usize>, to:
         for group in slots.start / GROUP..slots.end.div_ceil(GROUP) {
             for chunk in (0..tile.width).step_by(CHUNK) {
                 let to = to.add(group * GROUP * tile.width + chunk * 4).cast::<[__m512i; 2]>();
-                for half in 0..2 {
-                    let [a, b] = interleaved(tile, group, chunk, half);
-                    to.add(2 * half).write(E::values(a, &mut worst));
-                    to.add(2 * half + 1).write(E::values(b, &mut worst));
+                for (i, stored) in interleaved::<0, 4>(tile, group, chunk).into_iter().enumerate() {
+                    to.add(i).write(E::values(stored, &mut worst));
                 }
             }
         }
@@ -47,22 +45,38 @@ pub(crate) unsafe fn stage<E: Planes>(tile: &mut Tile, slots: &Range<usize>, to:
 /// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
 pub(crate) unsafe fn add_values<E: Planes, const Q: usize, const STAGED: bool>(
-    tile: &Tile,
+    block: &Block,
     slots: &Range<usize>,
-    weights: [__m512; Q],
+    weights: &[[__m512; BLOCK]; Q],
     outputs: [*mut f32; Q],
 ) {
+    let tiles = tiles_of(slots);
+    let mut short = [[[[0; GROUPS]; BLOCK]; 3]; Q];
     // SAFETY: as the caller promised.
     unsafe {
-        let (weights, factors) = shorten::<E, Q>(weights);
+        let factors = shorten::<E, Q>(weights, tiles.clone(), &mut short);
         let mut worst = _mm512_setzero_si512();
-        for chunk in (0..tile.width).step_by(CHUNK) {
-            for half in 0..2 {
-                add_half::<E, Q, STAGED>(tile, &weights, &factors, outputs, [chunk, half], &mut worst);
+        let mut part =
+            Part { block, tiles: tiles.clone(), weights: &short, factors, outputs, worst: &mut worst };
+        for chunk in (0..block.0[0].width).step_by(CHUNK) {
+            // As many sums at a time as registers hold beside the tables that values are looked up in.
+            if E::LOW {
+                part.add::<E, STAGED, 0, 1>(chunk);
+                part.add::<E, STAGED, 1, 1>(chunk);
+                part.add::<E, STAGED, 2, 1>(chunk);
+                part.add::<E, STAGED, 3, 1>(chunk);
+            } else {
+                part.add::<E, STAGED, 0, 2>(chunk);
+                part.add::<E, STAGED, 2, 2>(chunk);
             }
         }
-        if !(if STAGED { tile.numbers[1] } else { E::numbers(worst) }) {
-            mark::<E, Q>(tile, slots, outputs);
+        if !STAGED && E::numbers(worst) {
+            return;
+        }
+        for tile in tiles {
+            if !STAGED || !block.0[tile].numbers[1] {
+                mark::<E, Q>(&block.0[tile], &slots_in(slots, tile), outputs);
+            }
         }
     }
 }
@@ -93,99 +107,153 @@ unsafe fn quarters(x: __m512) -> [__m512; 4] {
     }
 }
 
-/// Weights as integers, and what their products are to be multiplied with.
+/// Weights as integers in `short`; what their products are to be multiplied with.
 #[inline(always)]
-unsafe fn shorten<E: Planes, const Q: usize>(weights: [__m512; Q]) -> ([Weights; Q], [__m512; Q]) {
+unsafe fn shorten<E: Planes, const Q: usize>(
+    weights: &[[__m512; BLOCK]; Q],
+    tiles: Range<usize>,
+    short: &mut [Weights; Q],
+) -> [__m512; Q] {
     // SAFETY: instructions, and stores to arrays of sixteen bytes.
     unsafe {
         let mut four = [_mm512_setzero_ps(); 4];
-        four[..Q].copy_from_slice(&weights);
+        for n in 0..Q {
+            for tile in tiles.clone() {
+                four[n] = _mm512_max_ps(four[n], weights[n][tile]);
+            }
+        }
         let largest = across!(four, _mm512_max_ps);
         // No weight at all: the quotient is infinite and its products no numbers, which convert to integers whose
         // low bytes are 0.
         let scales = quarters(_mm512_div_ps(_mm512_set1_ps(LARGEST), largest));
         let factors = quarters(_mm512_mul_ps(largest, _mm512_set1_ps(E::UNIT / LARGEST)));
-        let (mut short, mut kept) = ([[[0; GROUPS]; 3]; Q], [factors[0]; Q]);
+        let mut kept = [factors[0]; Q];
         for n in 0..Q {
-            let x = _mm512_cvtps_epi32(_mm512_mul_ps(weights[n], scales[n]));
-            let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(x));
-            _mm_storeu_si128(short[n][0].as_mut_ptr().cast(), high);
-            _mm_storeu_si128(short[n][1].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
-            if E::LOW {
-                let x = _mm512_srli_epi32::<8>(_mm512_add_epi32(x, _mm512_set1_epi32(128)));
-                _mm_storeu_si128(short[n][2].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+            for tile in tiles.clone() {
+                let x = _mm512_cvtps_epi32(_mm512_mul_ps(weights[n][tile], scales[n]));
+                let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(x));
+                _mm_storeu_si128(short[n][0][tile].as_mut_ptr().cast(), high);
+                _mm_storeu_si128(short[n][1][tile].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+                if E::LOW {
+                    let x = _mm512_srli_epi32::<8>(_mm512_add_epi32(x, _mm512_set1_epi32(128)));
+                    _mm_storeu_si128(short[n][2][tile].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+                }
             }
             kept[n] = factors[n];
         }
-        (short, kept)
+        kept
     }
 }
 
-/// Four rows of values, their elements from `chunk` on; vectors 0 and 1 (`half` 0) or 2 and 3.
+/// Four rows of values, their elements from `chunk` on: `N` vectors from number `FIRST` on.
 #[inline(always)]
-unsafe fn interleaved(tile: &Tile, group: usize, chunk: usize, half: usize) -> [__m512i; 2] {
+unsafe fn interleaved<const FIRST: usize, const N: usize>(
+    tile: &Tile,
+    group: usize,
+    chunk: usize,
+) -> [__m512i; N] {
     // SAFETY: as the caller promised.
     unsafe {
         let mut row = tile.stored[1].wrapping_add(group.wrapping_mul(GROUP * tile.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
             x[i] = load(row, chunk, tile.dim);
-            // Both halves read the same lines.
-            if i / 2 == half {
+            // All parts read the same lines.
+            if FIRST <= i && i < FIRST + N {
                 tile.fetch::<Avx512>(1, row.wrapping_add(chunk));
             }
             row = row.wrapping_add(tile.row_bytes);
         }
-        let (ab, cd) = if half == 0 {
-            (_mm512_unpacklo_epi8(x[0], x[1]), _mm512_unpacklo_epi8(x[2], x[3]))
-        } else {
-            (_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3]))
-        };
-        [_mm512_unpacklo_epi16(ab, cd), _mm512_unpackhi_epi16(ab, cd)]
+        let mut out = [_mm512_setzero_si512(); N];
+        for i in 0..N {
+            let (ab, cd) = if FIRST + i < 2 {
+                (_mm512_unpacklo_epi8(x[0], x[1]), _mm512_unpacklo_epi8(x[2], x[3]))
+            } else {
+                (_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3]))
+            };
+            out[i] = if (FIRST + i) % 2 == 0 {
+                _mm512_unpacklo_epi16(ab, cd)
+            } else {
+                _mm512_unpackhi_epi16(ab, cd)
+            };
+        }
+        out
     }
 }
 
-/// `outputs[i] += weights[i] * values` for two vectors of a chunk.
-#[inline(always)]
-unsafe fn add_half<E: Planes, const Q: usize, const STAGED: bool>(
-    tile: &Tile,
-    weights: &[Weights; Q],
-    factors: &[__m512; Q],
+/// What sums of values need.
+struct Part<'a, const Q: usize> {
+    block: &'a Block,
+    tiles: Range<usize>,
+    weights: &'a [Weights; Q],
+    factors: [__m512; Q],
     outputs: [*mut f32; Q],
-    [chunk, half]: [usize; 2],
-    worst: &mut __m512i,
-) {
-    // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
-    unsafe {
-        let (mut high, mut low) = ([[_mm512_setzero_si512(); 2]; Q], [[_mm512_setzero_si512(); 2]; Q]);
-        for group in 0..GROUPS {
-            let values = if STAGED {
-                let at = tile.rows[1].cast::<f32>().add(group * GROUP * tile.width + chunk * 4);
-                at.cast::<[[__m512i; 2]; 2]>().add(half).read()
-            } else {
-                let [a, b] = interleaved(tile, group, chunk, half);
-                [E::values(a, worst), E::values(b, worst)]
-            };
-            for n in 0..Q {
-                let h = _mm512_set1_epi32(weights[n][0][group]);
-                let l = _mm512_set1_epi32(weights[n][1][group]);
-                let rounded = if E::LOW { _mm512_set1_epi32(weights[n][2][group]) } else { h };
-                for i in 0..2 {
-                    high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i][0]);
-                    low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i][0]);
-                    if E::LOW {
-                        low[n][i] = _mm512_dpbusd_epi32(low[n][i], rounded, values[i][1]);
+    worst: &'a mut __m512i,
+}
+
+impl<const Q: usize> Part<'_, Q> {
+    /// `outputs[i] += weights[i] * values` for the `N` vectors from number `FIRST` on of a chunk.
+    #[inline(always)]
+    unsafe fn add<E: Planes, const STAGED: bool, const FIRST: usize, const N: usize>(
+        &mut self,
+        chunk: usize,
+    ) {
+        // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
+        unsafe {
+            let zero = [[_mm512_setzero_si512(); N]; Q];
+            let (mut high, mut low, mut worst) = (zero, zero, *self.worst);
+            for t in self.tiles.clone() {
+                let tile = &self.block.0[t];
+                for group in 0..GROUPS {
+                    let values = Self::values::<E, STAGED, FIRST, N>(tile, group, chunk, &mut worst);
+                    for n in 0..Q {
+                        let h = _mm512_set1_epi32(self.weights[n][0][t][group]);
+                        let l = _mm512_set1_epi32(self.weights[n][1][t][group]);
+                        let rounded =
+                            if E::LOW { _mm512_set1_epi32(self.weights[n][2][t][group]) } else { h };
+                        for i in 0..N {
+                            high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i][0]);
+                            low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i][0]);
+                            if E::LOW {
+                                low[n][i] = _mm512_dpbusd_epi32(low[n][i], rounded, values[i][1]);
+                            }
+                        }
                     }
                 }
             }
-        }
-        for n in 0..Q {
-            for i in 0..2 {
-                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
-                let to = outputs[n].add(chunk + (2 * half + i) * LANES);
-                let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), factors[n], _mm512_load_ps(to));
-                _mm512_store_ps(to, sum);
+            *self.worst = worst;
+            for n in 0..Q {
+                for i in 0..N {
+                    let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
+                    let to = self.outputs[n].add(chunk + (FIRST + i) * LANES);
+                    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), self.factors[n], _mm512_load_ps(to));
+                    _mm512_store_ps(to, sum);
+                }
             }
+        }
+    }
+
+    /// High and low bytes of a group's values.
+    #[inline(always)]
+    unsafe fn values<E: Planes, const STAGED: bool, const FIRST: usize, const N: usize>(
+        tile: &Tile,
+        group: usize,
+        chunk: usize,
+        worst: &mut __m512i,
+    ) -> [[__m512i; 2]; N] {
+        // SAFETY: as the caller promised.
+        unsafe {
+            if STAGED {
+                let at = group.wrapping_mul(GROUP * tile.width).wrapping_add(chunk * 4);
+                let at = tile.rows[1].cast::<f32>().wrapping_add(at).cast::<[__m512i; 2]>();
+                return at.wrapping_add(FIRST).cast::<[[__m512i; 2]; N]>().read();
+            }
+            let stored = interleaved::<FIRST, N>(tile, group, chunk);
+            let mut values = [[_mm512_setzero_si512(); 2]; N];
+            for i in 0..N {
+                values[i] = E::values(stored[i], worst);
+            }
+            values
         }
     }
 }

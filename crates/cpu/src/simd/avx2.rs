@@ -78,6 +78,11 @@ impl Simd for Avx2 {
         unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
     }
     #[inline(always)]
+    unsafe fn max(a: V, b: V) -> V {
+        // SAFETY: instructions only.
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
     unsafe fn fma(a: V, b: V, c: V) -> V {
         // SAFETY: instructions only.
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }

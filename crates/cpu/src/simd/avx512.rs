@@ -18,6 +18,25 @@ unsafe fn quarter(x: __m512) -> __m128 {
     }
 }
 
+/// Even numbers, then odd ones: brings pairs of words apart.
+///
+/// # Safety
+/// AVX-512 F.
+#[inline(always)]
+unsafe fn apart() -> __m512i {
+    const APART: [u16; 32] = {
+        let mut at = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            at[i] = (i % 16 * 2 + i / 16) as u16;
+            i += 1;
+        }
+        at
+    };
+    // SAFETY: 64 readable bytes.
+    unsafe { _mm512_loadu_si512(APART.as_ptr().cast()) }
+}
+
 // SAFETY (all methods): the trait's contract gives the instructions and the pointers' validity.
 impl Simd for Avx512 {
     type V = __m512;
@@ -52,6 +71,11 @@ impl Simd for Avx512 {
     unsafe fn mul(a: __m512, b: __m512) -> __m512 {
         // SAFETY: instructions only.
         unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_max_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -142,9 +166,9 @@ impl Simd for Avx512 {
     unsafe fn f16_pairs(p: *const u8) -> [__m512; 2] {
         // SAFETY: 64 readable bytes.
         unsafe {
-            let pairs = _mm512_loadu_si512(p.cast());
-            let second = _mm512_srli_epi32::<16>(pairs);
-            [_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(second))]
+            let pairs = _mm512_permutexvar_epi16(apart(), _mm512_loadu_si512(p.cast()));
+            let second = _mm512_extracti64x4_epi64::<1>(pairs);
+            [_mm512_cvtph_ps(_mm512_castsi512_si256(pairs)), _mm512_cvtph_ps(second)]
         }
     }
     #[inline(always)]

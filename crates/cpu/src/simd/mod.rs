@@ -41,6 +41,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// The larger of each two lanes; where either is not a number, either of the two.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once where the level can.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `y` where `x >= limit` or is not a number, 0 elsewhere.

@@ -61,6 +61,10 @@ impl Simd for Portable {
         map2(a, b, |a, b| a * b)
     }
     #[inline(always)]
+    unsafe fn max(a: V, b: V) -> V {
+        map2(a, b, f32::max)
+    }
+    #[inline(always)]
     unsafe fn fma(a: V, b: V, c: V) -> V {
         from_fn(|i| fused(a[i], b[i], c[i]))
     }
