@@ -2,7 +2,7 @@
 
 >>> import octavo
 >>> llm = octavo.LLM()
->>> output = llm.generate("What does Vec::push do?", octavo.SamplingParams(max_tokens=8))[0]
+>>> output = llm.generate("The Vec type is", octavo.SamplingParams(max_tokens=8))[0]
 >>> len(output.token_ids)
 8
 >>> llm.close()
@@ -14,19 +14,10 @@
 
 from . import attention, kv_cache
 from ._octavo import __version__
-from .llm import (
-    LLM,
-    Chunk,
-    CompletionOutput,
-    EngineOptions,
-    GenerationError,
-    Logprob,
-    RequestOutput,
-    Stream,
-    AsyncStream,
-    Usage,
-)
+from .llm import LLM, EngineOptions
+from .outputs import Chunk, CompletionOutput, GenerationError, Logprob, RequestOutput, Usage
 from .sampling import SamplingParams
+from .streams import AsyncStream, Stream
 
 __all__ = [
     "LLM",

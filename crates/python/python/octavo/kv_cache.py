@@ -129,9 +129,8 @@ class _Memory:
 
     def write(self, layer: int, slots: Ints, keys: ArrayLike, values: ArrayLike) -> None:
         """Stores keys and values, each `[len(slots), num_kv_heads, head_dim]`, encoded as the cache has them."""
-        keys = _torch.to_float32("keys", keys, 3)
-        values = _torch.to_float32("values", values, 3)
-        self.arena.write(layer, _ints(slots), keys, values)
+        rows = (_torch.to_float32("keys", keys, 3), _torch.to_float32("values", values, 3))
+        self.arena.write(layer, _ints(slots), *rows)
 
 
 def _ints(values: Any) -> Any:

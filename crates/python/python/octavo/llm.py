@@ -14,22 +14,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ._octavo import Engine, Run
-from .outputs import Chunk, CompletionOutput, GenerationError, Logprob, RequestOutput, Usage, checked
+from .outputs import RequestOutput, checked
 from .sampling import SamplingParams
 from .streams import AsyncStream, Doorbell, Stream, _Requests, wait
 
-__all__ = [
-    "LLM",
-    "AsyncStream",
-    "Chunk",
-    "CompletionOutput",
-    "EngineOptions",
-    "GenerationError",
-    "Logprob",
-    "RequestOutput",
-    "Stream",
-    "Usage",
-]
+__all__ = ["LLM", "EngineOptions"]
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
