@@ -3,6 +3,7 @@
 use crate::errors;
 use crate::ints::Ints;
 use crate::manager::Shared;
+use numpy::IntoPyArray;
 use octavo_kv::BlockAllocator as Blocks;
 use octavo_types::{PageId, Pages};
 use pyo3::IntoPyObjectExt;
@@ -48,6 +49,11 @@ impl BlockAllocator {
             Source::Of(shared) => ask(shared.lock(py).manager.allocator()),
         }
     }
+
+    fn take(&self, py: Python<'_>, n: i64) -> PyResult<Vec<PageId>> {
+        self.with(py, |blocks| blocks.allocate(pages(n), None).map_err(|_| blocks.num_free()))
+            .map_err(|free| PyRuntimeError::new_err(format!("Need {n} blocks, only {} available", free.0)))
+    }
 }
 
 /// Fewer than none are none, and more than can be counted are too many for any pool.
@@ -65,9 +71,9 @@ fn page(block: i64) -> PyResult<PageId> {
 impl BlockAllocator {
     #[new]
     fn new(num_blocks: i64) -> PyResult<Self> {
-        // One more is no id, as the pool counts them.
-        if !(0..i64::from(u32::MAX)).contains(&num_blocks) {
-            return Err(errors::value(format!("num_blocks is {num_blocks}: it must be between 0 and 4294967294")));
+        // Arrays of block ids are int32.
+        if !(0..=i64::from(i32::MAX)).contains(&num_blocks) {
+            return Err(errors::value(format!("num_blocks is {num_blocks}: it must be between 0 and {}", i32::MAX)));
         }
         Ok(Self(Source::Own(Blocks::new(Pages(num_blocks as u32)))))
     }
@@ -109,11 +115,12 @@ impl BlockAllocator {
         n <= 0 || self.with(py, |blocks| i64::from(blocks.num_free().0) >= n)
     }
 
-    /// Takes one block and returns its id; with a number, as many, all or none, and returns a list.
+    /// Takes one block and returns its id; with a number, as many, all or none, and returns an array of int32.
     #[pyo3(signature = (num_pages=None))]
     fn allocate<'py>(&self, py: Python<'py>, num_pages: Option<i64>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(n) = num_pages {
-            return self.allocate_n(py, n)?.into_bound_py_any(py);
+            let taken: Vec<i32> = self.take(py, n)?.iter().map(|page| page.0 as i32).collect();
+            return Ok(taken.into_pyarray(py).into_any());
         }
         let block = self.with(py, |blocks| blocks.allocate_one(None));
         let block = block.map_err(|_| PyRuntimeError::new_err("No free blocks available"))?;
@@ -122,15 +129,7 @@ impl BlockAllocator {
 
     /// Takes `n` blocks, all or none.
     fn allocate_n(&self, py: Python<'_>, n: i64) -> PyResult<Vec<u32>> {
-        let taken = self.with(py, |blocks| {
-            blocks.allocate(pages(n), None).map_err(|_| blocks.num_free())
-        });
-        match taken {
-            Ok(taken) => Ok(taken.into_iter().map(|page| page.0).collect()),
-            Err(free) => {
-                Err(PyRuntimeError::new_err(format!("Need {n} blocks, only {} available", free.0)))
-            }
-        }
+        Ok(self.take(py, n)?.into_iter().map(|page| page.0).collect())
     }
 
     /// Gives one reference back: of a block, or of each of a list of blocks, all or none. A block without references

@@ -4,11 +4,13 @@ use crate::errors::{runtime, value};
 use crate::options;
 use crate::stats;
 use octavo::{
-    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Message, NoAnswer, Progress, Source, Texts,
+    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Message, NoAnswer, Progress, RequestId,
+    Source, Texts,
 };
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -158,15 +160,16 @@ impl Engine {
         self.texts.tokenizer().token(id)
     }
 
+    /// As it is between two steps.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = self.handle.metrics();
+        let report = self.ask(py, |handle| handle.report(GLANCE))?;
+        let running: HashSet<RequestId> = report.sequences.iter().map(|sequence| sequence.request).collect();
+        let snapshot = report.snapshot;
         let dict = PyDict::new(py);
-        stats::engine(&dict, metrics)?;
-        // Before the first step there is nothing but a pool of free pages.
-        let snapshot = match metrics.cache() {
-            Some(snapshot) => snapshot,
-            None => self.ask(py, |handle| handle.report(GLANCE))?.snapshot,
-        };
+        dict.set_item("requests_running", running.len())?;
+        dict.set_item("requests_waiting", report.waiting)?;
+        dict.set_item("sequences_running", report.sequences.len())?;
+        stats::engine(&dict, self.handle.metrics())?;
         stats::pages(&dict, &snapshot)?;
         stats::prefixes(&dict, &snapshot.counters)?;
         Ok(dict)

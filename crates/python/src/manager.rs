@@ -5,6 +5,7 @@ use crate::arena::{self, Arena, SharedArena};
 use crate::errors;
 use crate::ints::{Ints, same_length, tokens};
 use crate::table::BlockTable;
+use hashbrown::HashMap;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray3, ndarray};
 use octavo_kv::CacheManager;
 use octavo_types::{PageSize, SeqId, SlotId, Tokens};
@@ -12,7 +13,6 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a manager, its allocator and its tables share.
@@ -64,9 +64,9 @@ impl Books {
 
     fn slots(&self, id: i64, start: Tokens, n: Tokens, out: &mut Vec<i32>) -> PyResult<()> {
         let seq = self.seq(id)?;
-        let slots = self.manager.slot_mapping(seq, start, n).map_err(|error| errors::position(id, error))?;
+        let slots = self.manager.slots(seq, start, n).map_err(|error| errors::position(id, error))?;
         // `arena::blocks` saw that every slot fits.
-        out.extend(slots.iter().map(|SlotId(slot)| *slot as i32));
+        out.extend(slots.map(|SlotId(slot)| slot as i32));
         Ok(())
     }
 }

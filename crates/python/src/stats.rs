@@ -34,10 +34,8 @@ pub(crate) fn prefixes(dict: &Bound<'_, PyDict>, counters: &Counters) -> PyResul
     dict.set_item("computed_tokens", counters.computed_tokens)
 }
 
+/// What was counted since the engine began.
 pub(crate) fn engine(dict: &Bound<'_, PyDict>, metrics: &Metrics) -> PyResult<()> {
-    dict.set_item("requests_running", metrics.requests_running.get())?;
-    dict.set_item("requests_waiting", metrics.requests_waiting.get())?;
-    dict.set_item("sequences_running", metrics.sequences_running.get())?;
     dict.set_item("prompt_tokens", metrics.prompt_tokens.get())?;
     dict.set_item("prompt_tokens_cached", metrics.prompt_tokens_cached.get())?;
     dict.set_item("generation_tokens", metrics.generation_tokens.get())?;

@@ -1,6 +1,7 @@
 """The tests of the Python package. `cargo xtask test --only wheel` builds it and runs them."""
 
 import importlib.util
+import time
 
 import pytest
 
@@ -17,6 +18,17 @@ def llm():
 
     with octavo.LLM() as llm:
         yield llm
+
+
+def idle(llm):
+    """Waits until nothing runs, and says how many pages are used."""
+    for _ in range(200):
+        stats = llm.stats()
+        if stats["requests_running"] == stats["requests_waiting"] == 0:
+            llm.check()
+            return llm.stats()["used_blocks"]
+        time.sleep(0.01)
+    raise AssertionError("it runs on")
 
 
 def small(**changes):

@@ -48,7 +48,7 @@ def test_free_blocks_and_references_are_listed():
     assert sorted([*blocks.free_blocks, one]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("wrong", [-1, 2**32 - 1, 2**40])
+@pytest.mark.parametrize("wrong", [-1, 2**31, 2**40])
 def test_a_pool_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="num_blocks"):
         BlockAllocator(wrong)

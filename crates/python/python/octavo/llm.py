@@ -243,7 +243,10 @@ class LLM:
         )
 
     def stats(self) -> dict[str, Any]:
-        """What the engine counted: requests, tokens, and the pages of its cache as of the last step."""
+        """Requests, tokens and pages, as they are between two steps of the engine.
+
+        Used, cached, reserved and free blocks add up to the total.
+        """
         return self._engine.stats()
 
     def prefix_cache_stats(self) -> dict[str, Any]:

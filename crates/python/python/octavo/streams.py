@@ -56,9 +56,9 @@ class Stream(Iterator[Chunk]):
         self._cancelled = False
 
     def __next__(self) -> Chunk:
-        while not self._ready:
-            if self._cancelled:
-                raise StopIteration
+        while not self._cancelled:
+            if self._ready:
+                return self._ready.popleft()
             try:
                 events = self._requests.run.next(_A_WHILE, True)
             except BaseException:
@@ -66,9 +66,9 @@ class Stream(Iterator[Chunk]):
                 raise
             if events is None:
                 checked([self.output])
-                raise StopIteration
+                break
             self._ready.extend(_chunks(events))
-        return self._ready.popleft()
+        raise StopIteration
 
     @property
     def output(self) -> RequestOutput:
@@ -76,7 +76,7 @@ class Stream(Iterator[Chunk]):
         return self._requests.outputs()[0]
 
     def cancel(self) -> None:
-        """Ends the request, from any thread. Its pages are free at once."""
+        """Ends the request, from any thread; nothing comes any more."""
         self._cancelled = True
         self._requests.run.cancel()
 
@@ -126,15 +126,15 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._cancelled = False
 
     async def __anext__(self) -> Chunk:
-        while not self._ready:
-            if self._cancelled:
-                raise StopAsyncIteration
+        while not self._cancelled:
+            if self._ready:
+                return self._ready.popleft()
             events = await wait(self._requests.run, self._bell, detail=True)
             if events is None:
                 checked([self.output])
-                raise StopAsyncIteration
+                break
             self._ready.extend(_chunks(events))
-        return self._ready.popleft()
+        raise StopAsyncIteration
 
     @property
     def output(self) -> RequestOutput:
@@ -142,7 +142,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         return self._requests.outputs()[0]
 
     def cancel(self) -> None:
-        """Ends the request. Its pages are free at once."""
+        """Ends the request; nothing comes any more."""
         self._cancelled = True
         self._requests.run.cancel()
 
