@@ -22,6 +22,8 @@ pub(crate) enum Action {
     Requirements,
     /// The tests in Python, on the release binary.
     Python,
+    /// The Python package, built and tested.
+    Wheel,
 }
 
 /// One call of cargo, as a person could type it.
@@ -72,6 +74,11 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
             name: "python",
             about: "the release binary serves the official openai client",
             action: Action::Python,
+        },
+        Step {
+            name: "wheel",
+            about: "the Python package is built, typed, works alone and beside torch",
+            action: Action::Wheel,
         },
     ]
 }
@@ -160,6 +167,7 @@ impl fmt::Display for Step {
             }
             Action::Requirements => write!(f, "\n{:13} cargo xtask requirements", ""),
             Action::Python => write!(f, "\n{:13} cargo xtask test --only python", ""),
+            Action::Wheel => write!(f, "\n{:13} cargo xtask test --only wheel", ""),
         }
     }
 }

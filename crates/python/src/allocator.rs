@@ -73,7 +73,10 @@ impl BlockAllocator {
     fn new(num_blocks: i64) -> PyResult<Self> {
         // Arrays of block ids are int32.
         if !(0..=i64::from(i32::MAX)).contains(&num_blocks) {
-            return Err(errors::value(format!("num_blocks is {num_blocks}: it must be between 0 and {}", i32::MAX)));
+            return Err(errors::value(format!(
+                "num_blocks is {num_blocks}: it must be between 0 and {}",
+                i32::MAX
+            )));
         }
         Ok(Self(Source::Own(Blocks::new(Pages(num_blocks as u32)))))
     }
@@ -169,6 +172,8 @@ impl BlockAllocator {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        self.with(py, |blocks| format!("BlockAllocator(num_blocks={}, num_free={})", blocks.total().0, blocks.num_free().0))
+        self.with(py, |blocks| {
+            format!("BlockAllocator(num_blocks={}, num_free={})", blocks.total().0, blocks.num_free().0)
+        })
     }
 }

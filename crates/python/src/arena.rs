@@ -97,12 +97,7 @@ impl SharedArena {
         Ok(())
     }
 
-    fn rows<'a>(
-        &self,
-        name: &str,
-        array: &'a PyReadonlyArray3<'_, f32>,
-        rows: usize,
-    ) -> PyResult<&'a [f32]> {
+    fn rows<'a>(&self, name: &str, array: &'a PyReadonlyArray3<'_, f32>, rows: usize) -> PyResult<&'a [f32]> {
         let (PageLayout { kv_heads, head_dim, .. }, got) = (self.layout, array.as_array().dim());
         if got != (rows, kv_heads, head_dim) {
             return Err(errors::value(format!(
@@ -124,7 +119,8 @@ impl SharedArena {
         let (len, PageLayout { kv_heads, head_dim, .. }) = (positions.len(), self.layout);
         let table = TableView { first: 0, pages };
         let both = py.detach(|| octavo_cpu::gather(&self.read(), layer, table, positions));
-        let [keys, values] = both.map(|rows| ndarray::Array3::from_shape_vec((len, kv_heads, head_dim), rows));
+        let [keys, values] =
+            both.map(|rows| ndarray::Array3::from_shape_vec((len, kv_heads, head_dim), rows));
         let array = |rows: Result<ndarray::Array3<f32>, _>| rows.map(|rows| rows.into_pyarray(py));
         Ok([array(keys).map_err(errors::runtime)?, array(values).map_err(errors::runtime)?])
     }

@@ -70,13 +70,19 @@ fn parts(
     same_length([("context_lens", context.0.len()), ("query_lens", query.0.len())])?;
     let (mut parts, mut first_row) = (Vec::with_capacity(context.0.len()), 0usize);
     for (row, (&context, &query)) in tables.rows().into_iter().zip(context.0.iter().zip(&query.0)) {
-        let (Tokens(context), Tokens(query)) = (tokens("context_lens", context)?, tokens("query_lens", query)?);
+        let (Tokens(context), Tokens(query)) =
+            (tokens("context_lens", context)?, tokens("query_lens", query)?);
         if query > context {
-            return Err(value(format!("{query} queries at the end of {context} tokens: the context counts them too")));
+            return Err(value(format!(
+                "{query} queries at the end of {context} tokens: the context counts them too"
+            )));
         }
         let blocks = context.div_ceil(arena.layout().page_size as u32) as usize;
         if blocks > row.len() {
-            return Err(value(format!("{context} tokens are in {blocks} blocks, the table has {}", row.len())));
+            return Err(value(format!(
+                "{context} tokens are in {blocks} blocks, the table has {}",
+                row.len()
+            )));
         }
         let pages = row.iter().take(blocks).map(|page| arena.check_page((*page).into()));
         let pages = pages.collect::<PyResult<_>>()?;

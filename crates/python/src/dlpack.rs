@@ -117,9 +117,7 @@ fn capsule<'py>(py: Python<'py>, managed: *mut c_void, name: &'static CStr) -> P
 /// `managed` is what [`export`] put into a capsule of this name, and nobody uses it any more.
 unsafe fn release(managed: *mut c_void, name: &CStr) {
     // SAFETY: as the caller promised.
-    unsafe {
-        if name == PLAIN { delete(managed.cast()) } else { delete_versioned(managed.cast()) }
-    }
+    unsafe { if name == PLAIN { delete(managed.cast()) } else { delete_versioned(managed.cast()) } }
 }
 
 /// A capsule that was taken has another name, and is its taker's.

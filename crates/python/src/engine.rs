@@ -138,8 +138,9 @@ impl Engine {
     ) -> PyResult<Vec<u32>> {
         let messages: Vec<Message> =
             serde_json::from_str(messages).map_err(|error| value(format!("messages: {error}")))?;
-        let tools: Vec<serde_json::Value> =
-            tools.map_or(Ok(Vec::new()), serde_json::from_str).map_err(|error| value(format!("tools: {error}")))?;
+        let tools: Vec<serde_json::Value> = tools
+            .map_or(Ok(Vec::new()), serde_json::from_str)
+            .map_err(|error| value(format!("tools: {error}")))?;
         let extra: Option<serde_json::Map<String, serde_json::Value>> = extra
             .map(serde_json::from_str)
             .transpose()
@@ -224,10 +225,13 @@ impl Told {
 fn load_error(error: LoadError) -> PyErr {
     match error {
         LoadError::NoDirectory(_) => PyFileNotFoundError::new_err(error.to_string()),
-        LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => PyMemoryError::new_err(error.to_string()),
-        LoadError::MaxLen { .. } | LoadError::TooManyPages { .. } | LoadError::Engine(_) | LoadError::Spec(_) => {
-            value(error)
+        LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => {
+            PyMemoryError::new_err(error.to_string())
         }
+        LoadError::MaxLen { .. }
+        | LoadError::TooManyPages { .. }
+        | LoadError::Engine(_)
+        | LoadError::Spec(_) => value(error),
         _ => runtime(error),
     }
 }

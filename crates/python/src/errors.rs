@@ -1,7 +1,9 @@
 //! What goes wrong, as Python says it.
 
 use octavo_backend::BackendError;
-use octavo_kv::{AllocError, ExtendError, FreeError, FreeSequenceError, ManagerError, PositionError, RefError};
+use octavo_kv::{
+    AllocError, ExtendError, FreeError, FreeSequenceError, ManagerError, PositionError, RefError,
+};
 use octavo_types::{PageId, SpecError};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

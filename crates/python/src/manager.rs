@@ -141,8 +141,7 @@ impl Manager {
         let counts = counts("num_tokens", &seq_ids, &num_tokens)?;
         py.detach(|| {
             let mut books = self.0.lock_detached();
-            let need: u64 =
-                counts.iter().map(|n| u64::from(self.0.page_size.pages_for(*n).0)).sum();
+            let need: u64 = counts.iter().map(|n| u64::from(self.0.page_size.pages_for(*n).0)).sum();
             let free = books.manager.free_slot_count().0;
             if need > free.into() {
                 return Err(errors::runtime(format!("Need {need} blocks, only {free} available")));

@@ -2,7 +2,9 @@
 
 use crate::dtype;
 use crate::errors::value;
-use octavo::{Batching, Bytes, Hub, KvBackend, KvMemory, Options, PageSize, Pages, Source, Tokens, WeightFormat};
+use octavo::{
+    Batching, Bytes, Hub, KvBackend, KvMemory, Options, PageSize, Pages, Source, Tokens, WeightFormat,
+};
 use pyo3::prelude::*;
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -111,7 +111,8 @@ impl Prefixes {
         let spec = arena::spec(block_size, num_layers, num_kv_heads, head_dim, dtype)?;
         let page_size = spec.page_size();
         let total = arena::blocks(num_blocks, page_size)?;
-        let defaults = Settings::for_model(&spec, Bytes(u64::from(total.0).saturating_mul(spec.page_bytes().0)));
+        let defaults =
+            Settings::for_model(&spec, Bytes(u64::from(total.0).saturating_mul(spec.page_bytes().0)));
         let settings = Settings {
             total,
             policy: policy.parse().map_err(value)?,
@@ -158,7 +159,10 @@ impl Prefixes {
     fn append(&self, py: Python<'_>, seq_id: u64, tokens: Ints) -> PyResult<()> {
         let tokens = tokens.0.iter().map(token).collect::<PyResult<Vec<u32>>>()?;
         let mut state = self.lock(py);
-        tokens.into_iter().try_for_each(|token| state.cache.append(SeqId(seq_id), token)).map_err(append_error)
+        tokens
+            .into_iter()
+            .try_for_each(|token| state.cache.append(SeqId(seq_id), token))
+            .map_err(append_error)
     }
 
     /// All sequences or none. A count of -1 stands for everything that is not computed yet.
@@ -337,12 +341,7 @@ fn token(token: &i64) -> PyResult<u32> {
     u32::try_from(*token).map_err(|_| value(format!("{token} is no token: it must be 0 or more")))
 }
 
-fn plan(
-    state: &mut State,
-    seq_ids: &[u64],
-    counts: &[i64],
-    claim: Claim,
-) -> PyResult<(Vec<u32>, Vec<i32>)> {
+fn plan(state: &mut State, seq_ids: &[u64], counts: &[i64], claim: Claim) -> PyResult<(Vec<u32>, Vec<i32>)> {
     let (mut starts, mut slots) = (Vec::with_capacity(seq_ids.len()), Vec::new());
     for (id, count) in seq_ids.iter().zip(counts) {
         let seq = SeqId(*id);

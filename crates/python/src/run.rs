@@ -52,8 +52,9 @@ impl Run {
         let handle = inner.handle()?;
         let state = py.detach(|| {
             let requests = prompts.into_iter().zip(params);
-            let requests =
-                requests.map(|(prompt, params)| params.request(prompt, &inner.texts)).collect::<PyResult<Vec<_>>>()?;
+            let requests = requests
+                .map(|(prompt, params)| params.request(prompt, &inner.texts))
+                .collect::<PyResult<Vec<_>>>()?;
             requests.iter().try_for_each(|request| handle.intake().check(request)).map_err(submit_error)?;
             let (sender, events) = channel();
             let count = requests.len();
@@ -140,9 +141,9 @@ impl Run {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(std::sync::TryLockError::Poisoned(error)) => Ok(PoisonError::into_inner(error)),
-            Err(std::sync::TryLockError::WouldBlock) => {
-                Err(runtime("another thread is waiting for this generation: use one from one thread at a time"))
-            }
+            Err(std::sync::TryLockError::WouldBlock) => Err(runtime(
+                "another thread is waiting for this generation: use one from one thread at a time",
+            )),
         }
     }
 }

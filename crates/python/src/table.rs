@@ -23,7 +23,11 @@ pub(crate) struct BlockTable(Source);
 enum Source {
     Own(Mutex<octavo_kv::BlockTable>),
     /// A sequence of a manager, whose internal ids are never used again.
-    Of { shared: Arc<Shared>, seq: SeqId, id: i64 },
+    Of {
+        shared: Arc<Shared>,
+        seq: SeqId,
+        id: i64,
+    },
 }
 
 impl BlockTable {
@@ -58,6 +62,7 @@ impl BlockTable {
         self.with(py, |table| table.iter().map(|page| page.0).collect())
     }
 
+    /// Adds a block at the end of a table of your own.
     fn append(&self, block_id: i64) -> PyResult<()> {
         let page = u32::try_from(block_id)
             .map(PageId)
