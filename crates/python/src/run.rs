@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Some requests, and what became of them so far. Dropping it cancels what still runs.
@@ -78,24 +78,23 @@ impl Run {
     /// everything has ended. Without `detail` tokens are counted and not listed. Ctrl-C is raised from here.
     fn next<'py>(&self, py: Python<'py>, within: f64, detail: bool) -> PyResult<Option<Bound<'py, PyList>>> {
         let deadline = Instant::now() + crate::options::seconds("within", within)?;
+        let engine = self.engine.get();
         loop {
-            let mut guard = self.lock()?;
-            let state = &mut *guard;
-            self.obey(state);
-            if state.left == 0 {
-                return Ok(None);
+            let events = self.with(|state| {
+                if state.left == 0 {
+                    return Ok(None);
+                }
+                py.detach(|| {
+                    state.submit(engine)?;
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    Ok::<_, PyErr>(Some(state.take(left.min(GLANCE))))
+                })
+            })??;
+            match events {
+                None => return Ok(None),
+                Some(events) if !events.is_empty() => return list(py, &events, detail).map(Some),
+                Some(_) => py.check_signals()?,
             }
-            let engine = self.engine.get();
-            let events = py.detach(|| {
-                state.submit(engine)?;
-                let left = deadline.saturating_duration_since(Instant::now());
-                Ok::<_, PyErr>(state.take(left.min(GLANCE)))
-            })?;
-            drop(guard);
-            if !events.is_empty() {
-                return list(py, &events, detail).map(Some);
-            }
-            py.check_signals()?;
             if Instant::now() >= deadline {
                 return Ok(Some(PyList::empty(py)));
             }
@@ -104,22 +103,19 @@ impl Run {
 
     /// Requests that have not ended, those held back because too many wait, and tokens generated so far.
     fn progress(&self) -> PyResult<(usize, usize, u64)> {
-        let state = self.lock()?;
-        Ok((state.left, state.to_come.len(), state.generated))
+        self.with(|state| (state.left, state.to_come.len(), state.generated))
     }
 
     /// Ends everything, or one request; from any thread.
     #[pyo3(signature = (index=None))]
     fn cancel(&self, index: Option<usize>) {
-        self.to_cancel.lock().unwrap_or_else(PoisonError::into_inner).push(index);
-        if let Ok(mut state) = self.lock() {
-            self.obey(&mut state);
-        }
+        self.to_cancel().push(index);
+        self.obey();
     }
 
     /// What has become of every request.
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let outputs = self.lock()?.outputs.clone();
+        let outputs = self.with(|state| state.outputs.clone())?;
         let list = PyList::empty(py);
         outputs.iter().try_for_each(|output| list.append(output_dict(py, output)?))?;
         Ok(list)
@@ -127,23 +123,39 @@ impl Run {
 }
 
 impl Run {
-    fn obey(&self, state: &mut State) {
-        for index in self.to_cancel.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            match index {
-                Some(index) => state.cancel(index),
-                None => (0..state.tickets.len()).for_each(|index| state.cancel(index)),
-            }
+    fn to_cancel(&self) -> MutexGuard<'_, Vec<Option<usize>>> {
+        self.to_cancel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` while another thread has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Two threads that wait for the same requests would each see a part of them.
-    fn lock(&self) -> PyResult<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Ok(state),
-            Err(std::sync::TryLockError::Poisoned(error)) => Ok(PoisonError::into_inner(error)),
-            Err(std::sync::TryLockError::WouldBlock) => Err(runtime(
-                "another thread is waiting for this generation: use one from one thread at a time",
-            )),
+    /// Two threads that wait for the same requests would each see a part of them: one is refused.
+    fn with<T>(&self, ask: impl FnOnce(&mut State) -> T) -> PyResult<T> {
+        let told = ask(&mut *self.try_lock().ok_or_else(|| {
+            runtime("another thread is waiting for this generation: use one from one thread at a time")
+        })?);
+        self.obey();
+        Ok(told)
+    }
+
+    /// Ends what is to be ended, unless another thread has the state: that one comes here when it has let go, and
+    /// finds what was asked for before.
+    fn obey(&self) {
+        while !self.to_cancel().is_empty() {
+            let Some(mut state) = self.try_lock() else { return };
+            for index in self.to_cancel().drain(..) {
+                match index {
+                    Some(index) => state.cancel(index),
+                    None => (0..state.tickets.len()).for_each(|index| state.cancel(index)),
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -103,10 +104,27 @@ def test_leaving_a_stream_cancels_it(llm):
 
 
 def test_a_stream_is_cancelled_from_another_thread(llm):
-    stream = llm.stream("The Vec type is", LONG)
-    threading.Timer(0.05, stream.cancel).start()
-    assert len(list(stream)) < 900
-    assert idle(llm) == 0
+    for wait in range(30):
+        stream = llm.stream("The Vec type is", LONG)
+        timer = threading.Timer(wait / 1000, stream.cancel)
+        timer.start()
+        assert len(list(stream)) < 900
+        assert idle(llm) == 0
+        timer.join()
+
+
+def test_a_cancel_while_another_thread_takes_its_last_event_is_not_lost(llm):
+    prompt = llm.encode("The Vec type is a growable array. " * 60)
+    for wait in range(20):
+        before = llm.stats()["finished_cancelled"]
+        stream = llm.stream([wait + 10, *prompt], LONG)
+        waiter = threading.Thread(target=stream._requests.run.next, args=(5.0, True))
+        waiter.start()
+        time.sleep(0.002)
+        stream.cancel()
+        waiter.join()
+        assert idle(llm) == 0
+        assert llm.stats()["finished_cancelled"] == before + 1
 
 
 def test_an_event_cancels_generate(llm):
