@@ -1,7 +1,7 @@
 //! What `cargo xtask test` does, in order.
 
 use crate::python;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, as_typed_by_a_person};
 use anyhow::{Result, bail};
 use std::fmt;
 use std::process::{Command, Stdio};
@@ -138,7 +138,7 @@ impl Cargo {
 
 fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&workspace.root).stdin(Stdio::null());
+    as_typed_by_a_person(&mut command).current_dir(&workspace.root).stdin(Stdio::null());
     command
 }
 

@@ -1,6 +1,6 @@
 //! Python environments below the target folder.
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, as_typed_by_a_person};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,7 @@ impl<'a> Venv<'a> {
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         let shown = shown(self.workspace, command);
         println!("$ {shown}");
+        let command = as_typed_by_a_person(command);
         let status = command.current_dir(&self.workspace.root).stdin(Stdio::null()).status();
         let status = status.with_context(|| format!("could not be started: {shown}"))?;
         ensure!(status.success(), "to run it alone, in the project's root: {shown}");

@@ -1,5 +1,9 @@
 """Attention over pages against attention written down."""
 
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -119,3 +123,26 @@ def test_wrong_shapes_and_dtypes_are_refused(kind, words, change):
     arguments = dict(query=query[:4], kv_cache=cache, block_tables=padded, context_lens=contexts)
     with pytest.raises(kind, match=words):
         paged_attention(**{**arguments, **change})
+
+
+def test_other_threads_run_while_attention_is_computed():
+    cache = np.ones((64, 2, 16, 2, 64), dtype=np.float32)
+    query = np.ones((512, 16, 64), dtype=np.float32)
+    over, turns = threading.Event(), 0
+
+    def work():
+        for _ in range(10):
+            paged_attention(query, cache, [list(range(64))], [1024], query_lens=[512])
+        over.set()
+
+    sys.setswitchinterval(60)  # Nobody is asked to let go: only who does so by itself lets others run.
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not over.is_set():
+            turns += 1
+            time.sleep(0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(0.005)
+    assert turns > 100

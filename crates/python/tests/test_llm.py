@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -205,8 +206,14 @@ def test_the_loop_is_free_while_others_generate(llm):
 
 
 def test_a_loop_after_another_works(llm):
-    for _ in range(3):
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    asyncio.run(llm.agenerate("The Vec type is", FEW))
+    before = open_files()
+    for _ in range(10):
         assert asyncio.run(llm.agenerate("The Vec type is", FEW))[0].token_ids
+    assert open_files() <= before
 
 
 def test_equal_beginnings_are_found_in_the_prefix_cache():

@@ -1,6 +1,8 @@
 """Sequences, tables and slots."""
 
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -111,3 +113,27 @@ def test_threads_share_a_manager(small):
     [thread.join() for thread in threads]
     assert errors == [] and cache.allocator.num_free == 400
     cache.check()
+
+
+def test_other_threads_run_while_a_batch_is_worked_on(small):
+    cache = KVCacheManager(small(num_blocks=40_000, num_layers=1, num_kv_heads=1, head_dim=1))
+    ids, zeros, counts = np.arange(2000), np.zeros(2000, dtype=np.int64), np.full(2000, 300)
+    cache.allocate_sequences(ids, counts)
+    over, turns = threading.Event(), 0
+
+    def work():
+        for _ in range(40):
+            cache.get_slot_mappings(ids, zeros, counts)
+        over.set()
+
+    sys.setswitchinterval(60)  # Nobody is asked to let go: only who does so by itself lets others run.
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not over.is_set():
+            turns += 1
+            time.sleep(0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(0.005)
+    assert turns > 40

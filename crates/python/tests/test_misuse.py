@@ -163,7 +163,15 @@ def test_closing_while_another_thread_generates_ends_it_with_an_exception():
     assert not thread.is_alive() and len(raised) == 1 and "shutting down" in raised[0]
 
 
-def test_ctrl_c_ends_generate_and_leaves_nothing_behind():
+@pytest.fixture
+def ctrl_c():
+    """Heard, even where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_generate_and_leaves_nothing_behind(ctrl_c):
     with LLM() as llm:
 
         def press(done, total, tokens):

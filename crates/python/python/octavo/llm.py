@@ -61,7 +61,7 @@ class EngineOptions:
     prefix_cache: bool = True
     max_len: int | None = None
     """The most tokens of a prompt and what follows it; what the model was made for unless given."""
-    max_batch: int = 256
+    max_batch: int = 64
     """Sequences that run at once."""
     batching: str = "continuous"
     """continuous or static."""
@@ -109,7 +109,7 @@ class LLM:
     ) -> None:
         name = None if model is None else os.fspath(model)
         self._engine = Engine(name, EngineOptions(**options), progress)
-        self._bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Doorbell] = weakref.WeakKeyDictionary()
+        self._bells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
         for note in self._engine.notes:
             warnings.warn(note, stacklevel=2)
         _open.add(self)
@@ -311,6 +311,8 @@ class LLM:
         loop = asyncio.get_running_loop()
         bell = self._bells.get(loop)
         if bell is None:
+            for closed in [other for other in list(self._bells) if other.is_closed()]:
+                self._bells.pop(closed, None)
             bell = self._bells[loop] = Doorbell(loop)
         return bell
 
