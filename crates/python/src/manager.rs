@@ -62,8 +62,12 @@ impl Books {
         Ok(true)
     }
 
-    fn slots(&self, id: i64, start: Tokens, n: Tokens, out: &mut Vec<i32>) -> PyResult<()> {
-        let seq = self.seq(id)?;
+    fn seqs(&self, ids: &[i64]) -> PyResult<Vec<SeqId>> {
+        ids.iter().map(|id| self.seq(*id)).collect()
+    }
+
+    /// `id` is what the caller calls `seq`.
+    fn slots(&self, id: i64, seq: SeqId, start: Tokens, n: Tokens, out: &mut Vec<i32>) -> PyResult<()> {
         let slots = self.manager.slots(seq, start, n).map_err(|error| errors::position(id, error))?;
         // `arena::blocks` saw that every slot fits.
         out.extend(slots.map(|SlotId(slot)| slot as i32));
@@ -132,7 +136,8 @@ impl Manager {
     ) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let (start, n) = (tokens("start_pos", start_pos)?, tokens("num_tokens", num_tokens)?);
         let mut slots = Vec::new();
-        self.0.lock(py).slots(seq_id, start, n, &mut slots)?;
+        let books = self.0.lock(py);
+        books.slots(seq_id, books.seq(seq_id)?, start, n, &mut slots)?;
         Ok(slots.into_pyarray(py))
     }
 
@@ -209,8 +214,11 @@ impl Manager {
         let slots = py.detach(|| {
             let books = self.0.lock_detached();
             let mut slots = Vec::with_capacity(counts.iter().map(|n| n.as_usize()).sum());
-            for ((id, start), n) in seq_ids.0.iter().zip(&starts).zip(&counts) {
-                books.slots(*id, *start, *n, &mut slots)?;
+            // All ids first: the lookups do not wait for each other.
+            let seqs = books.seqs(&seq_ids.0)?;
+            let asked = seq_ids.0.iter().zip(seqs).zip(starts.iter().zip(&counts));
+            for ((id, seq), (start, n)) in asked {
+                books.slots(*id, seq, *start, *n, &mut slots)?;
             }
             Ok::<_, PyErr>(slots)
         })?;
