@@ -31,7 +31,9 @@ impl Workspace {
 pub(crate) fn as_typed_by_a_person(command: &mut Command) -> &mut Command {
     let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     let names = env::vars_os().map(|(name, _)| name).filter(|name| name.to_str().is_some_and(is_ours));
-    names.for_each(|name| drop(command.env_remove(name)));
+    for name in names {
+        command.env_remove(name);
+    }
     command
 }
 
