@@ -18,8 +18,11 @@ const FRESH: &str = "crates/python/tests/fresh.py";
 const TORCH: (&str, &str) = ("torch", "python3-torch");
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let wheel = build(workspace)?;
+    let tools = Venv::new(workspace, "wheel-tools");
+    tools.prepare(TOOLS)?;
+    let wheel = build(workspace, &tools)?;
     let wheel = wheel.to_str().context("a path in UTF-8")?;
+    check_types(&tools, wheel)?;
     let fresh = Venv::new(workspace, "wheel-venv");
     fresh.create()?;
     fresh.pip(&[wheel])?;
@@ -31,14 +34,20 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     beside_torch.run(Command::new(beside_torch.python()).args(["-m", "pytest", "-q", &tests]))
 }
 
+/// What is written in Python is typed, and the types of the native half are what is there.
+fn check_types(tools: &Venv<'_>, wheel: &str) -> Result<()> {
+    let config = format!("{PACKAGE}/pyproject.toml");
+    let sources = format!("{PACKAGE}/python/octavo");
+    let mypy = ["-m", "mypy", "--config-file", &config, &sources];
+    tools.run(Command::new(tools.python()).args(mypy))?;
+    tools.pip(&["--force-reinstall", "--no-deps", wheel])?;
+    let stubs =
+        ["-m", "mypy.stubtest", "--ignore-disjoint-bases", "--mypy-config-file", &config, "octavo._octavo"];
+    tools.run(Command::new(tools.python()).args(stubs))
+}
+
 /// The one wheel in a folder that was empty before. It is built in the profile of the binary, whose crates it shares.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let tools = Venv::new(workspace, "wheel-tools");
-    tools.prepare(TOOLS)?;
-    let types = format!("{PACKAGE}/pyproject.toml");
-    let package = format!("{PACKAGE}/python/octavo");
-    let mut mypy = Command::new(tools.python());
-    tools.run(mypy.args(["-m", "mypy", "--config-file", &types, &package]))?;
+fn build(workspace: &Workspace, tools: &Venv<'_>) -> Result<PathBuf> {
     let wheels = workspace.target.join("wheels");
     if wheels.exists() {
         fs::remove_dir_all(&wheels).with_context(|| format!("cannot empty {}", wheels.display()))?;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// >>> allocator.free(allocator.allocate(4))
 /// >>> allocator.get_stats()["peak_blocks"]
 /// 4
-#[pyclass(frozen, module = "octavo.kv_cache")]
+#[pyclass(frozen, subclass, module = "octavo.kv_cache")]
 pub(crate) struct BlockAllocator(Source);
 
 enum Source {

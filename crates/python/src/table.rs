@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// >>> table.append(23)
 /// >>> table[1], len(table), table.table
 /// (23, 2, [7, 23])
-#[pyclass(frozen, module = "octavo.kv_cache")]
+#[pyclass(frozen, subclass, module = "octavo.kv_cache")]
 pub(crate) struct BlockTable(Source);
 
 enum Source {

@@ -87,3 +87,16 @@ def test_a_table_of_ones_own_is_filled_by_hand():
         table[2]
     with pytest.raises(ValueError):
         table.append(-1)
+
+
+def test_the_documents_classes_can_be_derived_from():
+    class Counting(BlockAllocator):
+        calls = 0
+
+        def allocate(self, *args):
+            self.calls += 1
+            return super().allocate(*args)
+
+    blocks = Counting(4)
+    blocks.free(blocks.allocate())
+    assert blocks.calls == 1 and blocks.num_free == 4

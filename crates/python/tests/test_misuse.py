@@ -14,7 +14,7 @@ from conftest import idle
 from octavo import LLM, SamplingParams
 from octavo.kv_cache import CacheConfig, KVCacheManager
 
-LONG = SamplingParams(max_tokens=900, ignore_eos=True)
+LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
 
 @pytest.mark.parametrize("wrong", ["float64", "int64", "complex64", "nonsense", 7, None, np.dtype("float64")])
@@ -202,7 +202,7 @@ def run(program):
 
 BEGIN = """
     import threading, octavo, time, sys, os
-    LONG = octavo.SamplingParams(max_tokens=900, ignore_eos=True)
+    LONG = octavo.SamplingParams(max_tokens=4000, ignore_eos=True)
     llm = octavo.LLM()
     begun = threading.Event()
     def ask():
