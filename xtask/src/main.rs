@@ -6,6 +6,8 @@ mod python;
 mod requirements;
 mod runner;
 mod steps;
+mod venv;
+mod wheel;
 mod workspace;
 
 use anyhow::Result;

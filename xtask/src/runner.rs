@@ -2,7 +2,7 @@
 
 use crate::steps::{Action, Cargo, Step};
 use crate::workspace::Workspace;
-use crate::{python, requirements};
+use crate::{python, requirements, wheel};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -45,6 +45,7 @@ fn run_step(step: &Step, workspace: &Workspace) -> Result<()> {
             run_cargo(&python::build(), workspace)?;
             python::run(workspace)
         }
+        Action::Wheel => wheel::run(workspace),
     }
 }
 

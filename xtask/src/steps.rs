@@ -1,7 +1,7 @@
 //! What `cargo xtask test` does, in order.
 
 use crate::python;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, as_typed_by_a_person};
 use anyhow::{Result, bail};
 use std::fmt;
 use std::process::{Command, Stdio};
@@ -22,6 +22,8 @@ pub(crate) enum Action {
     Requirements,
     /// The tests in Python, on the release binary.
     Python,
+    /// The Python package, built and tested.
+    Wheel,
 }
 
 /// One call of cargo, as a person could type it.
@@ -72,6 +74,11 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
             name: "python",
             about: "the release binary serves the official openai client",
             action: Action::Python,
+        },
+        Step {
+            name: "wheel",
+            about: "the Python package is built, typed, works alone and beside torch",
+            action: Action::Wheel,
         },
     ]
 }
@@ -131,7 +138,7 @@ impl Cargo {
 
 fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&workspace.root).stdin(Stdio::null());
+    as_typed_by_a_person(&mut command).current_dir(&workspace.root).stdin(Stdio::null());
     command
 }
 
@@ -160,6 +167,7 @@ impl fmt::Display for Step {
             }
             Action::Requirements => write!(f, "\n{:13} cargo xtask requirements", ""),
             Action::Python => write!(f, "\n{:13} cargo xtask test --only python", ""),
+            Action::Wheel => write!(f, "\n{:13} cargo xtask test --only wheel", ""),
         }
     }
 }

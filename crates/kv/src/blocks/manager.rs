@@ -106,8 +106,8 @@ impl CacheManager {
 
     /// Counts `n` more tokens, which must have blocks.
     pub fn advance(&mut self, seq: SeqId, n: Tokens) -> Result<(), PositionError> {
-        let start = self.get_seq_len(seq)?;
-        let end = self.positions(seq, start, n)?.end;
+        let Tracked { table, len } = self.tracked(seq)?;
+        let end = within(table, self.page_size(), seq, *len, n)?.end;
         self.tracked_mut(seq)?.len = Tokens(end);
         Ok(())
     }
@@ -157,9 +157,19 @@ impl CacheManager {
 
     /// Where positions `start..start + n` live: `block * block_size + offset`, one a position.
     pub fn slot_mapping(&self, seq: SeqId, start: Tokens, n: Tokens) -> Result<Vec<SlotId>, PositionError> {
-        let positions = self.positions(seq, start, n)?;
-        let table = self.block_table(seq)?;
-        Ok(positions.filter_map(|at| table.slot(Tokens(at), self.page_size())).collect())
+        Ok(self.slots(seq, start, n)?.collect())
+    }
+
+    /// The same one by one, for those who put the slots of many sequences into one place.
+    pub fn slots(
+        &self,
+        seq: SeqId,
+        start: Tokens,
+        n: Tokens,
+    ) -> Result<impl Iterator<Item = SlotId> + '_, PositionError> {
+        let (table, size) = (self.block_table(seq)?, self.page_size());
+        let positions = within(table, size, seq, start, n)?;
+        Ok(positions.filter_map(move |at| table.slot(Tokens(at), size)))
     }
 
     pub fn get_stats(&self) -> CacheStats {
@@ -209,21 +219,27 @@ impl CacheManager {
         Ok(self.allocator.allocate(self.page_size().pages_for(tokens), Some(seq))?.into_iter().collect())
     }
 
-    /// `start..start + n`, if all of them have blocks.
-    fn positions(&self, seq: SeqId, start: Tokens, n: Tokens) -> Result<Range<u32>, PositionError> {
-        let room = self.block_table(seq)?.room(self.page_size());
-        match start.checked_add(n) {
-            Some(end) if end <= room || n == Tokens::ZERO => Ok(start.0..end.0),
-            _ => Err(PositionError::NoBlock { seq, position: room.max(start), room }),
-        }
-    }
-
     fn tracked(&self, seq: SeqId) -> Result<&Tracked, UnknownSequence> {
         self.sequences.get(&seq).ok_or(UnknownSequence(seq))
     }
 
     fn tracked_mut(&mut self, seq: SeqId) -> Result<&mut Tracked, UnknownSequence> {
         self.sequences.get_mut(&seq).ok_or(UnknownSequence(seq))
+    }
+}
+
+/// `start..start + n`, if all of them have blocks.
+fn within(
+    table: &BlockTable,
+    size: PageSize,
+    seq: SeqId,
+    start: Tokens,
+    n: Tokens,
+) -> Result<Range<u32>, PositionError> {
+    let room = table.room(size);
+    match start.checked_add(n) {
+        Some(end) if end <= room || n == Tokens::ZERO => Ok(start.0..end.0),
+        _ => Err(PositionError::NoBlock { seq, position: room.max(start), room }),
     }
 }
 

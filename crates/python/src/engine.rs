@@ -1,0 +1,237 @@
+//! A model on a thread of its own.
+
+use crate::errors::{runtime, value};
+use crate::options;
+use crate::stats;
+use octavo::{
+    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Message, NoAnswer, Progress, RequestId,
+    Source, Texts,
+};
+use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between two looks at whether Ctrl-C was pressed.
+pub(crate) const GLANCE: Duration = Duration::from_millis(50);
+
+/// Below `octavo.LLM`. The engine's thread never touches Python.
+#[pyclass(frozen, module = "octavo._octavo")]
+pub(crate) struct Engine {
+    pub(crate) texts: Arc<Texts>,
+    handle: EngineHandle,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    notes: Vec<String>,
+    /// A fork has the handle, but not the thread.
+    process: u32,
+}
+
+impl Engine {
+    /// Unless it was closed, or belongs to the process that this one was forked from.
+    pub(crate) fn handle(&self) -> PyResult<&EngineHandle> {
+        if self.process != std::process::id() {
+            return Err(runtime("this LLM belongs to another process: make one in each"));
+        }
+        if self.handle.intake().is_closed() {
+            return Err(runtime("this LLM is closed"));
+        }
+        Ok(&self.handle)
+    }
+
+    /// Asks again until the engine is between two steps, looking for Ctrl-C meanwhile.
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        question: impl Fn(&EngineHandle) -> Result<T, NoAnswer> + Send + Sync,
+    ) -> PyResult<T> {
+        loop {
+            let handle = self.handle()?;
+            match py.detach(|| question(handle)) {
+                Ok(answer) => return Ok(answer),
+                Err(NoAnswer::Busy) => py.check_signals()?,
+                Err(NoAnswer::Stopped) => return Err(runtime(NoAnswer::Stopped)),
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        model: Option<PathBuf>,
+        options: options::Raw,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let hub = Hub::from_vars(|name| std::env::var_os(name));
+        let mut told = Told { progress, error: None };
+        let source = match model {
+            None => Source::BuiltIn,
+            Some(model) => py
+                .detach(|| {
+                    Source::named(&model, &hub, Files::All, &mut |at| {
+                        told.tell(at.file, at.bytes_done, at.bytes_total);
+                    })
+                })
+                .map_err(load_error)?,
+        };
+        let options = options.options(source, &hub)?;
+        let llm = py
+            .detach(|| {
+                Llm::load(&options, &mut |Progress { bytes_done, bytes_total }| {
+                    told.tell("weights", bytes_done, bytes_total);
+                })
+            })
+            .map_err(load_error)?;
+        if let Some(error) = told.error {
+            return Err(error);
+        }
+        let notes = llm.notes().to_vec();
+        let serving = llm.serve();
+        Ok(Self {
+            texts: serving.texts,
+            handle: serving.handle,
+            thread: Mutex::new(Some(serving.thread)),
+            notes,
+            process: std::process::id(),
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.texts.name()
+    }
+    #[getter]
+    fn device(&self) -> &str {
+        self.handle.device()
+    }
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+    #[getter]
+    fn max_len(&self) -> u32 {
+        self.handle.intake().max_len().0
+    }
+    #[getter]
+    fn closed(&self) -> bool {
+        self.handle.intake().is_closed()
+    }
+
+    fn encode(&self, py: Python<'_>, text: &str) -> PyResult<Vec<u32>> {
+        py.detach(|| self.texts.encode_prompt(text)).map_err(value)
+    }
+
+    /// Messages, tools and template variables as JSON.
+    #[pyo3(signature = (messages, tools=None, extra=None))]
+    fn encode_chat(
+        &self,
+        py: Python<'_>,
+        messages: &str,
+        tools: Option<&str>,
+        extra: Option<&str>,
+    ) -> PyResult<Vec<u32>> {
+        let messages: Vec<Message> =
+            serde_json::from_str(messages).map_err(|error| value(format!("messages: {error}")))?;
+        let tools: Vec<serde_json::Value> = tools
+            .map_or(Ok(Vec::new()), serde_json::from_str)
+            .map_err(|error| value(format!("tools: {error}")))?;
+        let extra: Option<serde_json::Map<String, serde_json::Value>> = extra
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| value(format!("template variables: {error}")))?;
+        let input = ChatInput { tools: &tools, extra: extra.as_ref(), ..ChatInput::new(&messages) };
+        py.detach(|| self.texts.encode_chat_input(&input)).map_err(|error| match error {
+            LlmError::NoTemplate => runtime(error),
+            _ => value(error),
+        })
+    }
+
+    fn decode(&self, tokens: Vec<u32>) -> PyResult<String> {
+        self.texts.decode(&tokens).map_err(value)
+    }
+
+    /// Tokens to special text too, for people who look at single ones.
+    fn token(&self, id: u32) -> Option<String> {
+        self.texts.tokenizer().token(id)
+    }
+
+    /// As it is between two steps.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let report = self.ask(py, |handle| handle.report(GLANCE))?;
+        let running: HashSet<RequestId> = report.sequences.iter().map(|sequence| sequence.request).collect();
+        let snapshot = report.snapshot;
+        let dict = PyDict::new(py);
+        dict.set_item("requests_running", running.len())?;
+        dict.set_item("requests_waiting", report.waiting)?;
+        dict.set_item("sequences_running", report.sequences.len())?;
+        stats::engine(&dict, self.handle.metrics())?;
+        stats::pages(&dict, &snapshot)?;
+        stats::prefixes(&dict, &snapshot.counters)?;
+        Ok(dict)
+    }
+
+    /// Forgets the prefixes that nobody uses; says how many blocks that freed.
+    fn drop_prefixes(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.ask(py, |handle| handle.drop_prefixes(GLANCE))?.0)
+    }
+
+    /// What is wrong with the cache, if anything.
+    fn audit(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.ask(py, |handle| handle.audit(GLANCE))?.problem)
+    }
+
+    /// Ends what runs, within so many seconds, and waits for the thread.
+    fn close(&self, py: Python<'_>, within: f64) -> PyResult<()> {
+        let within = options::seconds("within", within)?;
+        if self.process != std::process::id() {
+            return Ok(());
+        }
+        py.detach(|| {
+            self.handle.stop(within);
+            if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                // A thread that panicked has ended as well, and said so.
+                let _ = thread.join();
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Tells Python how far something has come; what it raises is kept for later.
+struct Told {
+    progress: Option<Py<PyAny>>,
+    error: Option<PyErr>,
+}
+
+impl Told {
+    fn tell(&mut self, what: &str, done: u64, total: u64) {
+        let Some(progress) = &self.progress else { return };
+        if self.error.is_none() {
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                progress.call1(py, (what, done, total)).map(drop)
+            });
+            self.error = told.err();
+        }
+    }
+}
+
+fn load_error(error: LoadError) -> PyErr {
+    match error {
+        LoadError::NoDirectory(_) => PyFileNotFoundError::new_err(error.to_string()),
+        LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => {
+            PyMemoryError::new_err(error.to_string())
+        }
+        LoadError::MaxLen { .. }
+        | LoadError::TooManyPages { .. }
+        | LoadError::Engine(_)
+        | LoadError::Spec(_) => value(error),
+        _ => runtime(error),
+    }
+}
