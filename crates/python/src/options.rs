@@ -50,8 +50,9 @@ impl Raw {
             threads: threads.transpose()?,
             weights: match self.weights.as_str() {
                 "stored" => WeightFormat::AsStored,
+                "f32" => WeightFormat::F32,
                 "int8" => WeightFormat::Int8,
-                other => return Err(unknown("weights", other, "stored or int8")),
+                other => return Err(unknown("weights", other, "stored, f32 or int8")),
             },
             kv_backend: match self.kv_backend.as_str() {
                 "paged" => KvBackend::Paged,
