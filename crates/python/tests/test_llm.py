@@ -306,7 +306,7 @@ def test_a_model_is_loaded_from_a_directory():
     [
         (dict(device="gpu"), "no device"),
         (dict(kv_backend="heap"), "paged or contiguous"),
-        (dict(weights="int4"), "stored or int8"),
+        (dict(weights="int4"), "stored, f32 or int8"),
         (dict(batching="dynamic"), "continuous or static"),
         (dict(policy="fifo"), "lru, priority or adaptive"),
         (dict(page_size=0), "page_size"),

@@ -44,7 +44,7 @@ class EngineOptions:
     threads: int | None = None
     """Threads to compute with on the CPU; one a core unless given."""
     weights: str = "stored"
-    """stored, as the files have them, or int8."""
+    """stored, as the files have them, f32 or int8."""
     kv_backend: str = "paged"
     """paged or contiguous."""
     kv_dtype: str = "float16"
