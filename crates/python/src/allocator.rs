@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::ints::Ints;
 use crate::manager::Shared;
-use numpy::IntoPyArray;
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
 use octavo_kv::BlockAllocator as Blocks;
 use octavo_types::{PageId, Pages};
 use pyo3::IntoPyObjectExt;
@@ -65,6 +65,14 @@ fn page(block: i64) -> PyResult<PageId> {
     u32::try_from(block)
         .map(PageId)
         .map_err(|_| PyRuntimeError::new_err(format!("Block {block} not allocated")))
+}
+
+/// What [`BlockAllocator::allocate`] returned, read in one go; `None` for anything else.
+fn as_allocated(blocks: &Bound<'_, PyAny>) -> Option<Vec<PageId>> {
+    let array = blocks.cast::<PyArray1<i32>>().ok()?.try_readonly().ok()?;
+    let blocks = array.as_slice().ok()?;
+    let valid = blocks.iter().all(|block| *block >= 0);
+    valid.then(|| blocks.iter().map(|block| PageId(*block as u32)).collect())
 }
 
 #[pymethods]
@@ -138,12 +146,13 @@ impl BlockAllocator {
     /// Gives one reference back: of a block, or of each of a list of blocks, all or none. A block without references
     /// is free.
     fn free(&self, py: Python<'_>, block_id: Bound<'_, PyAny>) -> PyResult<()> {
-        if let Ok(block) = block_id.extract::<i64>() {
-            let block = page(block)?;
-            return self.with(py, |blocks| blocks.free(&[block])).map_err(errors::free);
-        }
-        let Ints(listed) = block_id.extract()?;
-        let listed = listed.into_iter().map(page).collect::<PyResult<Vec<_>>>()?;
+        let listed = match as_allocated(&block_id) {
+            Some(listed) => listed,
+            None => match block_id.extract::<i64>() {
+                Ok(block) => vec![page(block)?],
+                Err(_) => block_id.extract::<Ints>()?.0.into_iter().map(page).collect::<PyResult<_>>()?,
+            },
+        };
         self.with(py, |blocks| blocks.free(&listed)).map_err(errors::free)
     }
 

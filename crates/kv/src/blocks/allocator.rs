@@ -166,7 +166,10 @@ impl BlockAllocator {
             return Ok(());
         }
         let mut shared = BTreeMap::new();
-        for (done, &page) in pages.iter().enumerate() {
+        // Most batches hold last references alone: those need no look into `shared`.
+        let is_last = |page: &&PageId| owner.is_none() && self.pool.drop_last(**page) == Ok(Dropped::Last);
+        let last = pages.iter().take_while(is_last).count();
+        for (done, &page) in pages.iter().enumerate().skip(last) {
             if let Err(error) = self.claim(page, owner, &mut shared) {
                 let claimed = pages[..done].iter().filter(|page| !shared.contains_key(*page));
                 claimed.for_each(|page| self.pool.undo_drop(*page));
