@@ -5,7 +5,7 @@
 //!
 //! What every implementation promises: a row's results have the same bits whatever other rows
 //! are in the batch, however the sequence was cut into chunks, and wherever its pages lie. A sum over `k` runs in
-//! one fixed order for each output; attention folds tiles of sixteen positions, aligned to position 0, in order;
+//! one fixed order for each output; attention folds blocks of positions, aligned to position 0, in order;
 //! keys and values are read as they were stored, those of the current step too.
 //!
 //! Beside the contract: [`codec`] defines how keys and values are stored, [`weights`] how weights are quantised,

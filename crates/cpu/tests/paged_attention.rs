@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 
 const DTYPES: [KvDtype; 5] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8];
 /// Tokens that each sequence has, the one that attends included; 0 is an empty one, in the batch with no row.
-const LENS: [usize; 7] = [1, 16, 17, 0, 100, 33, 64];
+const LENS: [usize; 8] = [1, 16, 17, 0, 100, 33, 64, 200];
 
 fn upload(cpu: &Cpu, rows: usize, cols: usize, values: &[f32]) -> Buf {
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -113,6 +113,63 @@ fn the_fused_kernel_equals_gathering_and_plain_attention() {
                 for page_size in [1, 7, 16, 128] {
                     check(&cpu, Heads { q, kv, dim: 64 }, dtype, page_size);
                 }
+            }
+        }
+    }
+}
+
+/// All rows of one sequence of `tokens`, in spans of these sizes, through pages in a random order.
+fn in_spans(
+    cpu: &Cpu,
+    spec: &AttentionSpec,
+    dtype: KvDtype,
+    page_size: usize,
+    tokens: usize,
+    sizes: &[usize],
+) -> Vec<f32> {
+    let (heads, mut random) = (spec.heads, Random::new(3));
+    let [keys, values] = [2.0, 1.0].map(|range| random.values(tokens * heads.kv * heads.dim, range));
+    let qkv = upload(cpu, tokens, heads.qkv_cols(), &random.values(tokens * heads.qkv_cols(), 2.0));
+    let mut pages: Vec<PageId> = (0..tokens.div_ceil(page_size) as u32 + 2).map(PageId).collect();
+    Random::new(page_size as u64).shuffle(&mut pages);
+    let layout = PageLayout { layers: 2, kv_heads: heads.kv, page_size, head_dim: heads.dim, dtype };
+    let mut arena = cpu.arena(layout, Pages(pages.len() as u32)).unwrap();
+    let slot = |i: usize| SlotId((pages[i / page_size].index() * page_size + i % page_size) as u64);
+    let slots: Vec<SlotId> = (0..tokens).map(slot).collect();
+    cpu.scatter(&mut arena, 1, &slots, [&keys, &values]).unwrap();
+
+    let mut at = 0;
+    let span = |&rows: &usize| {
+        at += rows;
+        Span { first_row: at - rows, rows, start: (at - rows) as u32 }
+    };
+    let spans: Vec<Span> = sizes.iter().map(span).collect();
+    let tables = vec![TableView { first: 0, pages: &pages }; spans.len()];
+    let batch = Rows { tokens: &vec![0; tokens], spans: &spans };
+    let mut out = cpu.buf(tokens, heads.q * heads.dim).unwrap();
+    cpu.attention(&qkv, spec, batch, &tables, &arena, &mut out).unwrap();
+    let mut got = Vec::new();
+    cpu.read(&out, &mut got).unwrap();
+    got
+}
+
+#[test]
+fn spans_and_pages_do_not_change_a_bit_over_several_blocks() {
+    const TOKENS: usize = 200;
+    let heads = Heads { q: 8, kv: 2, dim: 64 };
+    for level in Level::available() {
+        let cpu = Cpu::new(NonZeroUsize::new(2).unwrap(), level);
+        for (dtype, window) in DTYPES.into_iter().flat_map(|dtype| [(dtype, None), (dtype, Some(70))]) {
+            let spec = AttentionSpec { heads, scale: 0.2, window, layer: 1 };
+            let want = in_spans(&cpu, &spec, dtype, 16, TOKENS, &[1; TOKENS]);
+            for (page_size, sizes) in
+                [(16, &[200][..]), (7, &[63, 2, 135]), (48, &[130, 70]), (200, &[100; 2])]
+            {
+                let got = in_spans(&cpu, &spec, dtype, page_size, TOKENS, sizes);
+                assert!(
+                    got == want,
+                    "{sizes:?}, pages of {page_size}, window {window:?}, {dtype:?}, {level:?}"
+                );
             }
         }
     }

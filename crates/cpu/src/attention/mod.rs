@@ -29,7 +29,7 @@ use octavo_types::KvDtype;
 #[cfg(target_arch = "x86_64")]
 use planes::Planes;
 use std::ops::Range;
-use tile::HeadPages;
+use tile::{BLOCK, HeadPages, TILE};
 
 /// Queries that share one pass over the tiles.
 const QUERIES: usize = 64;
@@ -37,9 +37,9 @@ const QUERIES: usize = 64;
 const TASKS_A_THREAD: usize = 4;
 /// Bytes of one head's keys in a page from which on they are read as fast as all of memory.
 const SHORT_RUN: usize = 32 << 10;
-/// Heads that are read together where they are shorter. With many more of them a block of all leaves the second cache
-/// before it is read.
-const TOGETHER: usize = 8;
+/// Bytes of a block of the heads that are read together where they are shorter: while one block is read the next is
+/// fetched, and the second cache holds both.
+const TOGETHER: usize = 256 << 10;
 
 /// Some rows of one span, and the query heads of some kv heads.
 #[derive(Clone)]
@@ -145,8 +145,9 @@ fn tasks(spec: &AttentionSpec, spans: &[Span], layout: &PageLayout, threads: usi
     let blocks: usize = spans.iter().map(|span| span.rows.div_ceil(block)).sum();
     let parts = threads.div_ceil((blocks * kv).max(1)).min(group);
     let heads = group.div_ceil(parts);
-    let most = if layout.page_size * layout.row_bytes() < SHORT_RUN { TOGETHER } else { 1 };
-    let together = (blocks * kv / (TASKS_A_THREAD * threads)).clamp(1, most);
+    let row = layout.row_bytes();
+    let most = if layout.page_size * row < SHORT_RUN { TOGETHER / (2 * BLOCK * TILE * row) } else { 1 };
+    let together = (blocks * kv / (TASKS_A_THREAD * threads)).clamp(1, most.max(1));
     let mut tasks = Vec::with_capacity(blocks * kv * parts);
     for (index, span) in spans.iter().enumerate() {
         let together = if span.rows == 1 { together } else { 1 };
