@@ -171,7 +171,7 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
             } else {
                 (_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3]))
             };
-            out[i] = if (FIRST + i) % 2 == 0 {
+            out[i] = if (FIRST + i).is_multiple_of(2) {
                 _mm512_unpacklo_epi16(ab, cd)
             } else {
                 _mm512_unpackhi_epi16(ab, cd)
