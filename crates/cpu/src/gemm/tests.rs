@@ -29,7 +29,7 @@ fn dots_have_the_bits_of_two_multiply_adds() {
 #[test]
 fn rounding_is_that_of_bf16_without_subnormals() {
     let values =
-        [0.0, -0.0, 1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -3.14159, f32::MAX, f32::INFINITY, 1.2e-38];
+        [0.0, -0.0, 1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -3.1875, f32::MAX, f32::INFINITY, 1.2e-38];
     for value in values {
         assert_eq!(rounded(value), bf16::from_f32(value).to_bits(), "{value}");
     }
