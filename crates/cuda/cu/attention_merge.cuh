@@ -5,6 +5,11 @@
 // each other. A constant, so that a result does not depend on how many threads there are for it.
 #define SUMS 4
 
+// The rings, and over them, at the end of an item, the warps' results; one unit more, as a matrix load may read it.
+#define RESULT_BYTES (WARPS * COLUMNS * (HEAD_DIM + 2) * 4)
+#define RING_BYTES (WARPS * STAGES * STAGE_BYTES)
+#define SHARED_BYTES ((RING_BYTES > RESULT_BYTES ? RING_BYTES : RESULT_BYTES) + 16)
+
 // A warp's results into shared memory: sums [warp][column][dim], then (largest, weight) [warp][column].
 FN void share_columns(Columns& c, float* sums, float* weights) {
     const int warp = thread_id() >> 5, lane = thread_id() & 31;
@@ -117,5 +122,6 @@ FN void merge_warps(Columns& c, const Args& a, const Item& item, u32 head, char*
         if (dim == 0) a.weights[2 * p] = largest, a.weights[2 * p + 1] = weight;
     }
     if (item.parts > 1) merge_parts(a, item, head, columns, weights);
+    if (BULK) fence_bulk();
     sync_block();
 }

@@ -6,7 +6,7 @@ use crate::dense::threads_for;
 use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
-use crate::plan::{Plan, PlanKey, Room, Shape};
+use crate::plan::{Plan, PlanKey, Program, Room, Shape};
 use crate::precision::Precision;
 use crate::values::{CudaBuf, CudaVector};
 use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
 pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
 pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+pub(crate) const CHUNK: Kernel = Kernel::new::<AttentionArgs>("attention_chunk");
 
 #[repr(C)]
 struct AnglesArgs {
@@ -44,7 +45,7 @@ struct AttentionArgs {
     qkv: u64,
     out: u64,
     pages: u64,
-    work: u64,
+    items: u64,
     sums: u64,
     weights: u64,
     counters: u64,
@@ -54,7 +55,7 @@ struct AttentionArgs {
     window: u32,
     out_precision: i32,
     scale: f32,
-    shares: u32,
+    unused: i32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -86,7 +87,7 @@ impl Scratch {
         grow(&mut self.counters, room.counters, true)
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "what captured steps ask"))]
+    #[expect(dead_code, reason = "what captured steps ask")]
     pub(crate) fn moves(&self) -> u64 {
         self.moves
     }
@@ -96,18 +97,18 @@ impl Scratch {
     }
 }
 
-/// A plan whose work is on the device.
+/// A plan whose items are on the device.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) plan: Plan,
-    work: Vec<Memory>,
+    items: Vec<Memory>,
 }
 
 impl Placed {
     pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan) -> Result<Self, BackendError> {
-        let work = plan.launches.iter().map(|launch| Memory::of(device, &launch.work));
-        let work = work.collect::<Result<_, _>>()?;
-        Ok(Self { plan, work })
+        let items = plan.launches.iter().map(|launch| Memory::of(device, &launch.items));
+        let items = items.collect::<Result<_, _>>()?;
+        Ok(Self { plan, items })
     }
 }
 
@@ -204,7 +205,7 @@ impl Cuda {
             qkv: qkv.address(),
             out: out.overwrite(short),
             pages: batch.pages.address(),
-            work: 0,
+            items: 0,
             sums,
             weights,
             counters,
@@ -214,27 +215,30 @@ impl Cuda {
             window: spec.window.unwrap_or(0),
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
-            shares: 0,
+            unused: 0,
         };
-        for (launch, work) in placed.plan.launches.iter().zip(&placed.work) {
-            args.work = work.address();
-            // SAFETY: the work was made of the checked batch, and there is room for its parts.
-            unsafe { self.launch_attention(launch.shape, layout, &mut args)? };
+        for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
+            args.items = items.address();
+            // SAFETY: the items were made of the checked batch, and there is room for their parts.
+            unsafe { self.launch_attention(launch.shape, layout, &args)? };
         }
         Ok(())
     }
 
     /// # Safety
-    /// All addresses of `args` are valid, and `work` is that of a launch of this shape.
+    /// All addresses of `args` are valid, and `items` are those of a launch of this shape.
     unsafe fn launch_attention(
         &self,
         shape: Shape,
         layout: &PageLayout,
-        args: &mut AttentionArgs,
+        args: &AttentionArgs,
     ) -> Result<(), BackendError> {
-        args.shares = shape.shares as u32;
-        let kernel = ATTENTION.with_head(layout).with_attention(shape.options);
-        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.options.warps as u32);
+        let kernel = match shape.program {
+            Program::Columns(options) => ATTENTION.with_attention(options),
+            Program::Chunk(options) => CHUNK.with_chunk(options),
+        };
+        let kernel = kernel.with_head(layout);
+        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.program.warps() as u32);
         let grid = Grid { shared: shape.shared as u32, ..grid };
         // SAFETY: the caller's promise.
         unsafe { launch(&*self.device, kernel, grid, args) }

@@ -2,6 +2,7 @@
 
 mod attention;
 
+pub use crate::kernels::ChunkOptions;
 pub use crate::plan::Tuning;
 pub use attention::{AttentionCase, Measured};
 
