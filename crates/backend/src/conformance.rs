@@ -15,6 +15,7 @@
 
 mod attention;
 mod bits;
+mod choice;
 mod compare;
 mod dense;
 mod linear;
@@ -31,6 +32,7 @@ pub use bits::{
     one_chunk_equals_many, pages_that_left_the_window_do_not_matter,
     where_pages_lie_and_how_large_they_are_does_not_matter,
 };
+pub use choice::tokens_are_those_of_the_definition;
 pub use dense::{
     activations_match_the_reference, buffers_resize_and_read_back, embeddings_match_the_reference,
     norms_match_the_reference, rows_are_picked_exactly,
@@ -85,6 +87,7 @@ macro_rules! conformance {
             what_is_gathered_is_what_was_encoded, what_is_written_at_slots_is_gathered_in_token_order,
             storing_touches_its_own_slots_only,
             copied_pages_attend_like_their_originals, copies_run_one_after_another, zeroed_pages_decode_to_zero,
+            tokens_are_those_of_the_definition,
         );
     };
     (@tests $backend:expr, $tolerance:expr; $($name:ident,)*) => {

@@ -3,14 +3,16 @@
 use crate::arena::CudaArena;
 use crate::attention::Scratch;
 use crate::batch::Batches;
+use crate::choose::Choosing;
 use crate::device::Device;
 use crate::plan::Tuning;
 use crate::precision::Precision;
+use crate::steps::Steps;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use crate::{FIRST_WITH_FP8, MAX_GROUP};
 use octavo_backend::{
-    Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec, PageLayout, Rows, Span, TableView,
-    TensorRef, WeightFormat,
+    Activation, AttentionSpec, Backend, BackendError, Choice, Heads, NormSpec, PageLayout, Pass, Rows, Span,
+    Step, TableView, TensorRef, WeightFormat,
 };
 use octavo_types::{Bytes, PageId, Pages, SlotId};
 use std::cell::{Cell, RefCell};
@@ -19,12 +21,20 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// A row's results have the same bits whatever else is in the batch.
     pub deterministic: bool,
     /// Where compiled kernels are kept, in a folder of their own; `None` compiles them in every process.
     pub cache: Option<PathBuf>,
+    /// Decode steps are recorded once and replayed; without, every operation of every step is launched by itself.
+    pub graphs: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { deterministic: false, cache: None, graphs: true }
+    }
 }
 
 /// A GPU and what runs on it, one thing after another.
@@ -32,6 +42,8 @@ pub struct Cuda {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) batches: RefCell<Batches>,
     pub(crate) scratch: RefCell<Scratch>,
+    pub(crate) steps: RefCell<Steps>,
+    pub(crate) choosing: RefCell<Choosing>,
     pub(crate) tuning: Cell<Tuning>,
     deterministic: bool,
     /// The sixteen bits of activations: those of the weights loaded last.
@@ -45,11 +57,13 @@ impl fmt::Debug for Cuda {
 }
 
 impl Cuda {
-    pub(crate) fn on(device: Arc<dyn Device>, deterministic: bool) -> Self {
+    pub(crate) fn on(device: Arc<dyn Device>, deterministic: bool, graphs: bool) -> Self {
         Self {
             device,
             batches: RefCell::default(),
             scratch: RefCell::default(),
+            steps: RefCell::new(Steps::new(graphs)),
+            choosing: RefCell::default(),
             tuning: Cell::default(),
             deterministic,
             short: Cell::new(Precision::Bf16),
@@ -76,6 +90,11 @@ impl Cuda {
             });
         }
         crate::arena::check(layout, self.capability() >= FIRST_WITH_FP8)
+    }
+
+    /// Steps that were replayed instead of launched, and the kernels of the last.
+    pub fn replays(&self) -> (u64, usize) {
+        self.steps.borrow().replays()
     }
 
     pub(crate) fn deterministic(&self) -> bool {
@@ -127,6 +146,34 @@ impl Backend for Cuda {
 
     fn read(&self, buf: &CudaBuf, out: &mut Vec<f32>) -> Result<(), BackendError> {
         buf.read(out)
+    }
+
+    fn step_rows(&self, step: &Step<'_, CudaArena>) -> usize {
+        self.recorded_rows(step).unwrap_or(step.rows.tokens.len())
+    }
+
+    fn begin(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {
+        self.begin_step(step)
+    }
+
+    fn end(&self, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        self.end_pass(ran)
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn choose(&self, logits: &CudaBuf, choices: &[Choice]) -> Result<(), BackendError> {
+        self.run_choose(logits, choices)
+    }
+
+    fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
+        self.read_chosen(count)
+    }
+
+    fn read_row(&self, buf: &CudaBuf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        buf.read_row(row, out)
     }
 
     fn embed(

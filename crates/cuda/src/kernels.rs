@@ -46,6 +46,10 @@ impl Kernel {
         Self { attention: Some(attention), ..self }
     }
 
+    pub(crate) fn args_bytes(&self) -> usize {
+        self.args_bytes
+    }
+
     pub(crate) fn entry(&self) -> String {
         format!("octavo_{}", self.name)
     }
@@ -96,7 +100,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
-    "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
+    "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 
 /// Appends a file, each file it includes once.

@@ -50,7 +50,7 @@ pub struct Bench {
 impl Bench {
     pub fn open(ordinal: usize, options: Options) -> Result<Self, OpenError> {
         let gpu = Arc::new(Gpu::open(ordinal, options.cache)?);
-        let cuda = Cuda::on(gpu.clone(), options.deterministic);
+        let cuda = Cuda::on(gpu.clone(), options.deterministic, options.graphs);
         Ok(Self { gpu, cuda })
     }
 

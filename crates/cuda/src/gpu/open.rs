@@ -57,8 +57,8 @@ impl From<DriverError> for OpenError {
 impl Cuda {
     /// Opens a device of this machine.
     pub fn open(ordinal: usize, options: Options) -> Result<Self, OpenError> {
-        let deterministic = options.deterministic;
-        Ok(Self::on(Arc::new(Gpu::open(ordinal, options.cache)?), deterministic))
+        let Options { deterministic, cache, graphs } = options;
+        Ok(Self::on(Arc::new(Gpu::open(ordinal, cache)?), deterministic, graphs))
     }
 }
 
@@ -91,6 +91,7 @@ impl Gpu {
             compiler: Compiler::new((major, minor), cache),
             functions: Mutex::new(HashMap::new()),
             gemm: Mutex::new(gemm),
+            moves: AtomicU64::new(0),
         })
     }
 }
