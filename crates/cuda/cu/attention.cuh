@@ -23,7 +23,8 @@ struct Args {
     const float* qkv;
     void* out;
     const u32* pages;
-    const Item* items;
+    // Where the items of each share start, and where the last one's end; then, at a multiple of four, the items.
+    const int* work;
     // Of every part, head and column: sums, then (largest score, weight).
     float* sums;
     float* weights;
@@ -36,8 +37,10 @@ struct Args {
     int out_precision;
     // Scale of the scores, times log2(e).
     float scale;
-    int unused;
+    u32 shares;
 };
+
+FN const Item* items_of(const Args& a) { return (const Item*)(a.work + (a.shares + 4) / 4 * 4); }
 
 // What a lane holds of the columns. Column 8 b + 2 (lane % 4) + j has index [b][j].
 struct Columns {
@@ -272,87 +275,3 @@ FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
     sync_warp();
 }
 
-// A warp's results into shared memory: sums [warp][column][dim], then (largest, weight) [warp][column].
-FN void share_columns(Columns& c, float* sums, float* weights) {
-    const int warp = thread_id() >> 5, lane = thread_id() & 31;
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const int column = warp * COLUMNS + 8 * b + 2 * (lane & 3) + j;
-            const float weight = column_sum(c.weight[b][j]);
-            float offset = 0.f;
-#if KV == KV_INT8
-            offset = column_sum(c.offset[b][j]);
-#endif
-            if (lane < 4) weights[2 * column] = c.largest[b][j], weights[2 * column + 1] = weight;
-#pragma unroll
-            for (int step = 0; step < STEPS; step++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    sums[column * HEAD_DIM + step * 16 + value_dimension(i)] = c.out[b][step][2 * i + j] + offset;
-        }
-}
-
-// The factor of something whose largest score is `one` where the largest of all is `all`.
-FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
-
-FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, float sum, float weight) {
-    const u64 row = item.row + column / a.group, heads = a.group * a.kv_heads;
-    const u64 at = (row * heads + head * a.group + column % a.group) * HEAD_DIM + dim;
-    store(a.out, a.out_precision, at, sum / weight);
-}
-
-// The last block of an item's parts to come here merges them, in order.
-FN void merge_parts(const Args& a, const Item& item, u32 head, int columns) {
-    SHARED u32 arrived;
-    fence();
-    sync_block();
-    if (thread_id() == 0) arrived = atomic_add(a.counters + (u64)item.counter * a.kv_heads + head, 1);
-    sync_block();
-    if (arrived + 1 != (u32)item.parts) return;
-    fence();
-    if (thread_id() == 0) a.counters[(u64)item.counter * a.kv_heads + head] = 0;
-    for (int at = thread_id(); at < columns * HEAD_DIM; at += WARPS * 32) {
-        const int column = at / HEAD_DIM, dim = at % HEAD_DIM;
-        float largest = -INFINITE, sum = 0.f, weight = 0.f;
-        const u64 first = ((u64)item.first_part * a.kv_heads + head) * COLUMNS + column, step = a.kv_heads * COLUMNS;
-        for (int part = 0; part < item.parts; part++)
-            largest = fmaxf(largest, load_fresh(a.weights + 2 * (first + part * step)));
-#pragma unroll 8
-        for (int part = 0; part < item.parts; part++) {
-            const u64 p = first + part * step;
-            const float factor = factor_of(load_fresh(a.weights + 2 * p), largest);
-            weight = fmaf(factor, load_fresh(a.weights + 2 * p + 1), weight);
-            sum = fmaf(factor, load_fresh(a.sums + p * HEAD_DIM + dim), sum);
-        }
-        write_out(a, item, head, column, dim, sum, weight);
-    }
-}
-
-FN void merge_warps(Columns& c, const Args& a, const Item& item, u32 head, char* shared) {
-    float* sums = (float*)shared;
-    float* weights = sums + WARPS * COLUMNS * HEAD_DIM;
-    share_columns(c, sums, weights);
-    sync_block();
-    const int columns = item.rows * a.group;
-    for (int at = thread_id(); at < columns * HEAD_DIM; at += WARPS * 32) {
-        const int column = at / HEAD_DIM, dim = at % HEAD_DIM;
-        float largest = -INFINITE, sum = 0.f, weight = 0.f;
-        for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, weights[2 * (w * COLUMNS + column)]);
-        for (int w = 0; w < WARPS; w++) {
-            const int p = w * COLUMNS + column;
-            const float factor = factor_of(weights[2 * p], largest);
-            weight = fmaf(factor, weights[2 * p + 1], weight);
-            sum = fmaf(factor, sums[p * HEAD_DIM + dim], sum);
-        }
-        if (item.parts == 1) {
-            write_out(a, item, head, column, dim, sum, weight);
-            continue;
-        }
-        const u64 p = ((u64)(item.first_part + item.part) * a.kv_heads + head) * COLUMNS + column;
-        a.sums[p * HEAD_DIM + dim] = sum;
-        if (dim == 0) a.weights[2 * p] = largest, a.weights[2 * p + 1] = weight;
-    }
-    if (item.parts > 1) merge_parts(a, item, head, columns);
-}

@@ -27,8 +27,16 @@ FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
 
+struct Four {
+    u32 x, y, z, w;
+};
 // What another block wrote before its fence: not from this processor's own cache.
 FN float load_fresh(const float* p) { return __ldcg(p); }
+FN Four load_fresh4(const float* p) {
+    Four v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
 
 FN float as_float(u32 x) { return __uint_as_float(x); }
 FN u32 as_bits(float x) { return __float_as_uint(x); }
@@ -113,9 +121,6 @@ FN void multiply_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-struct Four {
-    u32 x, y, z, w;
-};
 // A streaming read of 16 bytes.
 FN Four load_streaming(const void* p) {
     Four v;

@@ -167,7 +167,15 @@ FN u32 shuffle(u32 x, int lane) { return from_lane(x, lane); }
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
 
+struct Four {
+    u32 x, y, z, w;
+};
 FN float load_fresh(const float* p) { return *p; }
+FN Four load_fresh4(const float* p) {
+    Four v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 
 FN float as_float(u32 x) {
     float y;
@@ -298,9 +306,6 @@ template <class All> static void multiply_as(float (&c)[4], const u32 (&a)[4], u
 FN void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { multiply_as(c, a, b0, b1, multiply_warp<true>); }
 FN void multiply_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { multiply_as(c, a, b0, b1, multiply_warp<false>); }
 
-struct Four {
-    u32 x, y, z, w;
-};
 FN Four load_streaming(const void* p) {
     Four v;
     memcpy(&v, p, sizeof v);

@@ -3,13 +3,14 @@
 use crate::arena::{CudaArena, Place};
 use crate::backend::Cuda;
 use crate::dense::threads_for;
-use crate::device::Grid;
+use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
-use crate::plan::{Launch, Plan, PlanKey};
+use crate::plan::{Plan, PlanKey, Room, Shape};
 use crate::precision::Precision;
 use crate::values::{CudaBuf, CudaVector};
-use octavo_backend::{AttentionSpec, BackendError, NormSpec, Rows, Span, TableView};
+use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
+use std::sync::Arc;
 
 pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
 pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
@@ -43,7 +44,7 @@ struct AttentionArgs {
     qkv: u64,
     out: u64,
     pages: u64,
-    items: u64,
+    work: u64,
     sums: u64,
     weights: u64,
     counters: u64,
@@ -53,7 +54,7 @@ struct AttentionArgs {
     window: u32,
     out_precision: i32,
     scale: f32,
-    unused: i32,
+    shares: u32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -63,6 +64,51 @@ pub(crate) struct Scratch {
     weights: Option<Memory>,
     /// Zero between launches.
     counters: Option<Memory>,
+    /// How often an address has changed.
+    moves: u64,
+}
+
+impl Scratch {
+    /// Makes room. What was launched or captured before keeps using what it was given: a graph is good for as long as
+    /// [`Scratch::moves`] says the same as when it was captured.
+    pub(crate) fn reserve(&mut self, device: &Arc<dyn Device>, room: Room) -> Result<(), BackendError> {
+        let moves = &mut self.moves;
+        let mut grow = |slot: &mut Option<Memory>, bytes: usize, zero: bool| {
+            if slot.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
+                let make = if zero { Memory::zeroed } else { Memory::new };
+                *slot = Some(make(device, bytes.next_power_of_two())?);
+                *moves += 1;
+            }
+            Ok::<(), BackendError>(())
+        };
+        grow(&mut self.sums, room.sums, false)?;
+        grow(&mut self.weights, room.weights, false)?;
+        grow(&mut self.counters, room.counters, true)
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "what captured steps ask"))]
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    fn addresses(&self) -> [u64; 3] {
+        [&self.sums, &self.weights, &self.counters].map(|slot| slot.as_ref().map_or(0, Memory::address))
+    }
+}
+
+/// A plan whose work is on the device.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) plan: Plan,
+    work: Vec<Memory>,
+}
+
+impl Placed {
+    pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan) -> Result<Self, BackendError> {
+        let work = plan.launches.iter().map(|launch| Memory::of(device, &launch.work));
+        let work = work.collect::<Result<_, _>>()?;
+        Ok(Self { plan, work })
+    }
 }
 
 impl Cuda {
@@ -147,56 +193,51 @@ impl Cuda {
         let layout = arena.layout();
         let batch = batches.get(&self.device, layout.page_size, rows.spans, tables, arena.pages())?;
         let key = PlanKey::new(spec, layout, self.deterministic(), self.tuning.get());
-        let plan = batch.plan(key, |tables| Plan::new(&self.device, key, tables))?;
+        let placed = batch.plan(key, |tables| {
+            Placed::new(&self.device, Plan::new(self.device.processors(), key, tables))
+        })?;
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.reserve(&self.device, placed.plan.room(heads.kv, heads.dim))?;
+        let [sums, weights, counters] = scratch.addresses();
         let short = self.short();
         let mut args = AttentionArgs {
             qkv: qkv.address(),
             out: out.overwrite(short),
             pages: batch.pages.address(),
-            items: 0,
-            sums: 0,
-            weights: 0,
-            counters: 0,
+            work: 0,
+            sums,
+            weights,
+            counters,
             place: arena.place(spec.layer),
             kv_heads: heads.kv as u32,
             group: heads.group() as u32,
             window: spec.window.unwrap_or(0),
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
-            unused: 0,
+            shares: 0,
         };
-        for one in &plan.launches {
-            let kernel = ATTENTION.with_head(layout).with_attention(one.options);
-            self.make_room(one, heads.kv, heads.dim, &mut args)?;
-            let grid = Grid::new(one.count * heads.kv, 1, 32 * one.options.warps as u32);
-            let grid = Grid { shared: one.shared as u32, ..grid };
-            // SAFETY: the items were made of the checked batch, and there is room for their parts.
-            unsafe { launch(&*self.device, kernel, grid, &args)? };
+        for (launch, work) in placed.plan.launches.iter().zip(&placed.work) {
+            args.work = work.address();
+            // SAFETY: the work was made of the checked batch, and there is room for its parts.
+            unsafe { self.launch_attention(launch.shape, layout, &mut args)? };
         }
         Ok(())
     }
 
-    fn make_room(
+    /// # Safety
+    /// All addresses of `args` are valid, and `work` is that of a launch of this shape.
+    unsafe fn launch_attention(
         &self,
-        one: &Launch,
-        kv_heads: usize,
-        dim: usize,
+        shape: Shape,
+        layout: &PageLayout,
         args: &mut AttentionArgs,
     ) -> Result<(), BackendError> {
-        let mut scratch = self.scratch.borrow_mut();
-        let columns = one.parts * kv_heads * 8 * one.options.blocks;
-        let grow = |slot: &mut Option<Memory>, bytes: usize, zero: bool| {
-            if slot.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
-                let make = if zero { Memory::zeroed } else { Memory::new };
-                *slot = Some(make(&self.device, bytes.next_power_of_two())?);
-            }
-            Ok::<u64, BackendError>(slot.as_ref().map_or(0, Memory::address))
-        };
-        args.items = one.items.address();
-        args.sums = grow(&mut scratch.sums, columns * dim * 4, false)?;
-        args.weights = grow(&mut scratch.weights, columns * 8, false)?;
-        args.counters = grow(&mut scratch.counters, one.counters * kv_heads * 4, true)?;
-        Ok(())
+        args.shares = shape.shares as u32;
+        let kernel = ATTENTION.with_head(layout).with_attention(shape.options);
+        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.options.warps as u32);
+        let grid = Grid { shared: shape.shared as u32, ..grid };
+        // SAFETY: the caller's promise.
+        unsafe { launch(&*self.device, kernel, grid, args) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a step's spans and tables become on the device: made once, found again by the other layers of the step.
 
+use crate::attention::Placed;
 use crate::device::Device;
 use crate::memory::Memory;
-use crate::plan::{Plan, PlanKey};
+use crate::plan::PlanKey;
 use octavo_backend::{BackendError, Span, TableView};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    fn new(page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> Self {
+    pub(crate) fn new(page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> Self {
         Self {
             page_size,
             spans: spans.to_vec(),
@@ -102,7 +103,7 @@ pub(crate) struct Batch {
     pub(crate) slots: Memory,
     pub(crate) pages: Memory,
     end_of_pages: usize,
-    plans: Vec<(PlanKey, Arc<Plan>)>,
+    plans: Vec<(PlanKey, Arc<Placed>)>,
 }
 
 /// The last batches, the newest last.
@@ -146,8 +147,8 @@ impl Batch {
     pub(crate) fn plan(
         &mut self,
         key: PlanKey,
-        make: impl FnOnce(&Tables) -> Result<Plan, BackendError>,
-    ) -> Result<Arc<Plan>, BackendError> {
+        make: impl FnOnce(&Tables) -> Result<Placed, BackendError>,
+    ) -> Result<Arc<Placed>, BackendError> {
         if let Some((_, plan)) = self.plans.iter().find(|(k, _)| *k == key) {
             return Ok(plan.clone());
         }

@@ -98,7 +98,7 @@ macro_rules! texts {
 }
 
 const TEXTS: &[(&str, &str)] = texts![
-    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh"
+    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh" "attention_merge.cuh"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];

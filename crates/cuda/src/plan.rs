@@ -1,17 +1,32 @@
-//! How attention over a batch is cut into blocks: which rows, which tiles.
+//! How attention over a batch is cut into work for blocks: which rows, which tiles.
+//!
+//! *Work* is some rows of one sequence against all tiles they see. It is cut into *pieces*, ranges of tiles, and
+//! pieces are dealt to *shares*, one after another; a block has one share and one key-value head. Where a work has
+//! several pieces (*parts*), the block that finishes the last of them merges them.
+//!
+//! *Planning is apart from launching*, so that a captured launch can be replayed for other lengths. A [`Plan`] is
+//! made on the host alone. Each of its launches has
+//!
+//! - a [`Shape`]: program, shared memory, grid. When decoding it depends on the heads, the number of rows and, by a
+//!   few steps, on how long the contexts are; never on which tiles a block reads. Blocks without work leave at once.
+//! - `work`: the shares and their items, which a block finds by its number. Copied to an address that stays the same
+//!   (`batch.rs`), it is all that differs from one step to the next, beside the page numbers.
+//!
+//! What else a launch needs stays where it is: parts and counters lie in `Scratch` (`attention.rs`), whose addresses
+//! change only when [`Plan::room`] is more than ever before, and counters are zero again when a launch ends. So a
+//! graph may be replayed if the shapes are those it was captured with and the scratch has not moved since.
 
 use crate::batch::Tables;
-use crate::device::Device;
 use crate::kernels::AttentionOptions;
 use crate::load::Load;
-use crate::memory::{Memory, Plain};
-use octavo_backend::{AttentionSpec, BackendError, PageLayout};
-use std::sync::Arc;
+use octavo_backend::{AttentionSpec, PageLayout};
 
 /// Positions of a tile.
 const TILE: u32 = 16;
 /// Tiles of a part where bits may not depend on the batch.
 const FIXED_PART: u32 = 32;
+/// What part of a share may be moved to a neighbour so that a work stays whole.
+const SLACK: u64 = 16;
 /// Shared memory of a multiprocessor that blocks may have, of which each takes 1 KiB more than it asks for.
 const SHARED: usize = 227 << 10;
 
@@ -27,10 +42,13 @@ pub(crate) struct PlanKey {
     pub(crate) tuning: Tuning,
 }
 
-/// What is chosen by measurement; 0 is for what this file chooses, or `Load` where nothing says how to cut.
+/// What is chosen by measurement; 0 is for what this file and `Load` choose.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tuning {
+    /// Tiles of a part; the largest number leaves sequences whole.
     pub part_tiles: u32,
+    /// Even shares for each key-value head.
+    pub shares: usize,
     pub warps: usize,
     pub stages: usize,
     pub min_blocks: usize,
@@ -110,22 +128,51 @@ pub(crate) struct Item {
     unused: [i32; 2],
 }
 
-// SAFETY: twelve numbers of four bytes.
-unsafe impl Plain for Item {}
+impl Item {
+    const WORDS: usize = size_of::<Self>() / 4;
+
+    fn words(&self) -> [i32; Self::WORDS] {
+        let [a, b] = self.unused;
+        [
+            self.row,
+            self.rows,
+            self.position,
+            self.table,
+            self.tile0,
+            self.tile1,
+            self.first_part,
+            self.part,
+            self.parts,
+            self.counter,
+            a,
+            b,
+        ]
+    }
+}
+
+/// What a launch looks like whatever the lengths: part of what a captured graph is kept for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Shape {
+    pub(crate) options: AttentionOptions,
+    /// Bytes of shared memory.
+    pub(crate) shared: usize,
+    /// Blocks for each key-value head.
+    pub(crate) shares: usize,
+}
 
 /// One launch: all items have the same options.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    pub(crate) options: AttentionOptions,
-    pub(crate) shared: usize,
-    pub(crate) items: Memory,
-    pub(crate) count: usize,
+    pub(crate) shape: Shape,
+    /// What the kernel reads as `work`.
+    pub(crate) work: Vec<i32>,
     /// Parts that are merged, of all items; 0 where none is.
     pub(crate) parts: usize,
     /// Items of several parts.
     pub(crate) counters: usize,
 }
 
+/// The host's half of attention: no address, nothing of the device.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) launches: Vec<Launch>,
@@ -141,30 +188,89 @@ struct Work {
     tiles: [u32; 2],
 }
 
+impl Work {
+    fn tiles(&self) -> u32 {
+        self.tiles[1] - self.tiles[0]
+    }
+}
+
 impl Plan {
-    pub(crate) fn new(device: &Arc<dyn Device>, key: PlanKey, tables: &Tables) -> Result<Self, BackendError> {
+    pub(crate) fn new(processors: usize, key: PlanKey, tables: &Tables) -> Self {
         let [narrow, wide] = key.blocks();
         let small_pages = !tables.page_size.is_multiple_of(TILE as usize);
+        let decoding = work_of(&key, tables, 8 * narrow / key.group, true);
+        let chunks = work_of(&key, tables, 8 * wide / key.group, false);
         let mut launches = Vec::new();
-        for (blocks, decoding) in [(narrow, true), (wide, false)] {
-            let work = work_of(&key, tables, 8 * blocks / key.group, decoding);
-            if work.is_empty() {
-                continue;
-            }
-            let load = Load::new(work.iter().map(|w| w.tiles[1] - w.tiles[0]), key.kv_heads);
-            let fast = decoding && blocks == 1 && !key.deterministic && key.tuning.part_tiles == 0;
-            let measured = if fast { load.tuning(&key, device.processors()) } else { Tuning::default() };
-            let options = key.options(blocks, small_pages, measured);
-            let items =
-                items(&key, &work, decoding, load.part_tiles(device.processors() * options.min_blocks));
-            let parts = items.iter().filter(|item| item.parts > 1).count();
-            let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
-            let shared = key.shared_bytes(&options);
-            let count = items.len();
-            let items = Memory::of(device, &items)?;
-            launches.push(Launch { options, shared, items, count, parts, counters });
+        if !decoding.is_empty() {
+            let load = Load::new(decoding.iter().map(Work::tiles), key.kv_heads);
+            let free = narrow == 1 && !key.deterministic;
+            let measured = if free { load.tuning(&key, processors) } else { Tuning::default() };
+            let options = key.options(narrow, small_pages, measured);
+            let shares = (processors * options.min_blocks / key.kv_heads).max(1);
+            let cuts = match (key.deterministic, key.tuning.part_tiles) {
+                (true, 0) => Cuts::At(FIXED_PART),
+                (true, tiles) => Cuts::At(tiles),
+                (false, 0) if key.tuning.shares > 0 => Cuts::Even(key.tuning.shares),
+                (false, 0) => load.cuts(shares),
+                (false, tiles) => Cuts::Parts(tiles),
+            };
+            launches.push(Launch::new(&key, options, shares, &cut(&decoding, cuts)));
         }
-        Ok(Self { launches })
+        if !chunks.is_empty() {
+            let options = key.options(wide, small_pages, Tuning::default());
+            let part = if key.tuning.part_tiles == 0 { FIXED_PART } else { key.tuning.part_tiles };
+            let cuts = if key.deterministic { Cuts::At(part) } else { Cuts::Parts(u32::MAX) };
+            let pieces = cut(&chunks, cuts);
+            launches.push(Launch::new(&key, options, pieces.len(), &pieces));
+        }
+        Self { launches }
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "what captured steps are kept for"))]
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = Shape> {
+        self.launches.iter().map(|launch| launch.shape)
+    }
+
+    /// What the launches need of the scratch, one after another.
+    pub(crate) fn room(&self, kv_heads: usize, dim: usize) -> Room {
+        let of = |launch: &Launch| {
+            let columns = launch.parts * kv_heads * 8 * launch.shape.options.blocks;
+            Room { sums: columns * dim * 4, weights: columns * 8, counters: launch.counters * kv_heads * 4 }
+        };
+        self.launches.iter().map(of).fold(Room::default(), Room::max)
+    }
+}
+
+/// Bytes of scratch.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Room {
+    pub(crate) sums: usize,
+    pub(crate) weights: usize,
+    pub(crate) counters: usize,
+}
+
+impl Room {
+    fn max(self, other: Self) -> Self {
+        Self {
+            sums: self.sums.max(other.sums),
+            weights: self.weights.max(other.weights),
+            counters: self.counters.max(other.counters),
+        }
+    }
+}
+
+impl Launch {
+    fn new(key: &PlanKey, options: AttentionOptions, shares: usize, pieces: &[Piece]) -> Self {
+        let items = items(pieces);
+        let parts = items.iter().filter(|item| item.parts > 1).count();
+        let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
+        let mut work = starts(pieces, shares.min(pieces.len()));
+        // The other shares are empty.
+        work.resize(shares + 1, pieces.len() as i32);
+        work.resize(work.len().next_multiple_of(4), 0);
+        work.extend(items.iter().flat_map(Item::words));
+        let shape = Shape { options, shared: key.shared_bytes(&options), shares };
+        Self { shape, work, parts, counters }
     }
 }
 
@@ -183,33 +289,100 @@ fn work_of(key: &PlanKey, tables: &Tables, most: usize, decoding: bool) -> Vec<W
         }
     }
     // The longest first: what is left at the end is short.
-    work.sort_by_key(|w| std::cmp::Reverse(w.tiles[1] - w.tiles[0]));
+    work.sort_by_key(|w| std::cmp::Reverse(w.tiles()));
     work
 }
 
-/// `usual` is the size of parts where nothing else says it.
-fn items(key: &PlanKey, work: &[Work], decoding: bool, usual: u32) -> Vec<Item> {
-    let part = match (key.deterministic, decoding, key.tuning.part_tiles) {
-        (true, _, 0) => FIXED_PART,
-        (true, _, tiles) => tiles,
-        (false, false, _) => u32::MAX,
-        (false, true, 0) => usual,
-        (false, true, tiles) => tiles,
-    };
-    let (mut items, mut first_part, mut counter) = (Vec::new(), 0, 0);
+/// Tiles of one work; all of them, or a part.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    work: Work,
+    tiles: [u32; 2],
+}
+
+/// How works are cut into pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cuts {
+    /// Where a tile's number is a multiple: bits may not depend on the batch.
+    At(u32),
+    /// Each work by itself, into equal parts of at most so many tiles.
+    Parts(u32),
+    /// All works, laid end to end, into so many lengths.
+    Even(usize),
+}
+
+fn cut(work: &[Work], cuts: Cuts) -> Vec<Piece> {
+    match cuts {
+        Cuts::Even(shares) => even(work, shares),
+        Cuts::At(tiles) => each(work, |range| ranges(range, tiles, true)),
+        Cuts::Parts(tiles) => each(work, |range| ranges(range, tiles, false)),
+    }
+}
+
+fn each(work: &[Work], ranges: impl Fn([u32; 2]) -> Vec<[u32; 2]>) -> Vec<Piece> {
+    let pieces =
+        |w: &Work| ranges(w.tiles).into_iter().map(|tiles| Piece { work: *w, tiles }).collect::<Vec<_>>();
+    work.iter().flat_map(pieces).collect()
+}
+
+/// Cut where a share's end falls, unless a work's end is so near that merging would cost more than waiting.
+fn even(work: &[Work], shares: usize) -> Vec<Piece> {
+    let total: u64 = work.iter().map(|w| u64::from(w.tiles())).sum();
+    let end = |share: u64| share * total / shares as u64;
+    let slack = (total / shares as u64 / SLACK).max(1) as u32;
+    let (mut pieces, mut before) = (Vec::new(), 0u64);
     for w in work {
-        let ranges = ranges(w.tiles, part, key.deterministic);
-        let parts = ranges.len() as i32;
-        for (number, [tile0, tile1]) in (0..).zip(ranges) {
+        let mut at = 0;
+        while at < w.tiles() {
+            let share = (before + u64::from(at)) * shares as u64 / total;
+            let mut next = share + 1;
+            let mut to = end(next).saturating_sub(before) as u32;
+            while to <= at + slack {
+                next += 1;
+                to = end(next).saturating_sub(before) as u32;
+            }
+            if to + slack >= w.tiles() {
+                to = w.tiles();
+            }
+            pieces.push(Piece { work: *w, tiles: [w.tiles[0] + at, w.tiles[0] + to] });
+            at = to;
+        }
+        before += u64::from(w.tiles());
+    }
+    pieces
+}
+
+/// Where each share's pieces start, and the last one's end: pieces in order, each in the share that its middle is in.
+fn starts(pieces: &[Piece], shares: usize) -> Vec<i32> {
+    let total: u64 = pieces.iter().map(|p| u64::from(p.tiles[1] - p.tiles[0])).sum();
+    let (mut starts, mut before) = (vec![0; shares + 1], 0u64);
+    for piece in pieces {
+        let tiles = u64::from(piece.tiles[1] - piece.tiles[0]);
+        let share = ((2 * before + tiles) * shares as u64 / (2 * total)) as usize;
+        starts[share.min(shares - 1) + 1] += 1;
+        before += tiles;
+    }
+    for share in 0..shares {
+        starts[share + 1] += starts[share];
+    }
+    starts
+}
+
+fn items(pieces: &[Piece]) -> Vec<Item> {
+    let (mut items, mut first_part, mut counter) = (Vec::new(), 0, 0);
+    for same in pieces.chunk_by(|a, b| a.work.row == b.work.row) {
+        let parts = same.len() as i32;
+        for (part, piece) in (0..).zip(same) {
+            let w = piece.work;
             items.push(Item {
                 row: w.row as i32,
                 rows: w.rows as i32,
                 position: w.position as i32,
                 table: w.table,
-                tile0: tile0 as i32,
-                tile1: tile1 as i32,
+                tile0: piece.tiles[0] as i32,
+                tile1: piece.tiles[1] as i32,
                 first_part,
-                part: number,
+                part,
                 parts,
                 counter,
                 unused: [0; 2],
@@ -239,6 +412,8 @@ fn ranges([from, to]: [u32; 2], part: u32, fixed: bool) -> Vec<[u32; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo_backend::{Span, TableView};
+    use octavo_types::PageId;
 
     #[test]
     fn ranges_cover_the_tiles_once_and_in_order() {
@@ -251,5 +426,69 @@ mod tests {
             assert!(ranges.iter().all(|r| r[0] < r[1] && r[1] - r[0] <= part), "{ranges:?}");
             assert!(!fixed || ranges.iter().skip(1).all(|r| r[0] % part == 0), "{ranges:?}");
         }
+    }
+
+    fn work(tiles: &[u32]) -> Vec<Work> {
+        let of =
+            |(row, &n): (usize, &u32)| Work { row, rows: 1, position: 16 * n - 1, table: 0, tiles: [0, n] };
+        tiles.iter().enumerate().map(of).collect()
+    }
+
+    /// Tiles of each share.
+    fn dealt(pieces: &[Piece], shares: usize) -> Vec<u32> {
+        let starts = starts(pieces, shares);
+        let tiles = |p: &Piece| p.tiles[1] - p.tiles[0];
+        starts.windows(2).map(|s| pieces[s[0] as usize..s[1] as usize].iter().map(tiles).sum()).collect()
+    }
+
+    #[test]
+    fn even_shares_cover_every_tile_once_and_differ_by_little() {
+        for (tiles, shares) in [
+            (vec![256; 64], 66),
+            (vec![64; 256], 33),
+            (vec![2048; 8], 33),
+            (vec![12_500], 132),
+            (vec![500, 100, 30, 7, 1, 1], 5),
+        ] {
+            let work = work(&tiles);
+            let pieces = even(&work, shares);
+            for (w, own) in work.iter().zip(pieces.chunk_by(|a, b| a.work.row == b.work.row)) {
+                assert_eq!((own[0].tiles[0], own[own.len() - 1].tiles[1]), (0, w.tiles[1]));
+                assert!(own.windows(2).all(|pair| pair[0].tiles[1] == pair[1].tiles[0]), "{own:?}");
+            }
+            let (dealt, mean) = (dealt(&pieces, shares), tiles.iter().sum::<u32>() / shares as u32);
+            let most = dealt.iter().max().unwrap();
+            assert!(*most <= mean + 2 * (mean / SLACK as u32).max(1) + 1, "{dealt:?} of {tiles:?}");
+        }
+    }
+
+    #[test]
+    fn whole_sequences_are_dealt_in_order() {
+        let pieces = cut(&work(&[9, 4, 3, 2, 1, 1]), Cuts::Parts(u32::MAX));
+        assert_eq!(starts(&pieces, 2), [0, 1, 6]);
+        assert_eq!(dealt(&pieces, 2), [9, 11]);
+    }
+
+    #[test]
+    fn a_launch_looks_the_same_whatever_the_lengths() {
+        let key = PlanKey {
+            window: 0,
+            kv_heads: 8,
+            group: 3,
+            head_dim: 128,
+            element_bytes: 2,
+            deterministic: false,
+            tuning: Tuning::default(),
+        };
+        let plan = |context: u32| {
+            let spans: Vec<_> =
+                (0..24).map(|i| Span { first_row: i, rows: 1, start: context + i as u32 }).collect();
+            let pages: Vec<PageId> = (0..context / 16 + 4).map(PageId).collect();
+            let tables = vec![TableView { first: 0, pages: &pages }; 24];
+            Plan::new(132, key, &Tables::new(16, &spans, &tables))
+        };
+        let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
+        assert_eq!(shapes(300), shapes(1500));
+        assert_ne!(plan(300).launches[0].work, plan(1500).launches[0].work);
     }
 }

@@ -247,11 +247,11 @@ fn tunings(case: &AttentionCase) -> Vec<Tuning> {
             let part_tiles = (total.div_ceil(132 * min_blocks * waves) as u32).clamp(4, tiles);
             if !seen.contains(&part_tiles) {
                 seen.push(part_tiles);
-                tunings.push(Tuning { part_tiles, warps, stages, min_blocks });
+                tunings.push(Tuning { part_tiles, warps, stages, min_blocks, ..Tuning::default() });
             }
         }
         if !seen.contains(&tiles) {
-            tunings.push(Tuning { part_tiles: tiles, warps, stages, min_blocks });
+            tunings.push(Tuning { part_tiles: tiles, warps, stages, min_blocks, ..Tuning::default() });
         }
     }
     tunings
