@@ -5,6 +5,7 @@ use crate::attention::Scratch;
 use crate::batch::Batches;
 use crate::choose::Choosing;
 use crate::device::Device;
+use crate::memory::Memory;
 use crate::plan::Tuning;
 use crate::precision::Precision;
 use crate::steps::Steps;
@@ -45,6 +46,8 @@ pub struct Cuda {
     pub(crate) steps: RefCell<Steps>,
     pub(crate) choosing: RefCell<Choosing>,
     pub(crate) tuning: Cell<Tuning>,
+    /// Values that operations get with every call and that never change.
+    constants: RefCell<Vec<(Vec<f32>, Memory)>>,
     deterministic: bool,
     /// The sixteen bits of activations: those of the weights loaded last.
     short: Cell<Precision>,
@@ -65,6 +68,7 @@ impl Cuda {
             steps: RefCell::new(Steps::new(graphs)),
             choosing: RefCell::default(),
             tuning: Cell::default(),
+            constants: RefCell::default(),
             deterministic,
             short: Cell::new(Precision::Bf16),
         }
@@ -90,6 +94,18 @@ impl Cuda {
             });
         }
         crate::arena::check(layout, self.capability() >= FIRST_WITH_FP8)
+    }
+
+    /// The address of `values`, which are uploaded once.
+    pub(crate) fn constant(&self, values: &[f32]) -> Result<u64, BackendError> {
+        let mut constants = self.constants.borrow_mut();
+        if let Some((_, memory)) = constants.iter().find(|(other, _)| other == values) {
+            return Ok(memory.address());
+        }
+        let memory = Memory::of(&self.device, values)?.kept();
+        let address = memory.address();
+        constants.push((values.to_vec(), memory));
+        Ok(address)
     }
 
     /// Steps that were replayed instead of launched, and the kernels of the last.

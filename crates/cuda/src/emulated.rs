@@ -218,7 +218,7 @@ impl Device for Emulated {
     }
 }
 
-fn emulated(deterministic: bool) -> Cuda {
+pub(crate) fn emulated(deterministic: bool) -> Cuda {
     Cuda::on(Arc::new(Emulated::default()), deterministic, true)
 }
 

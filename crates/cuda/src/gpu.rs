@@ -159,7 +159,9 @@ impl Device for Gpu {
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {
         self.bind()?;
         // SAFETY: freed by `release_host`.
-        unsafe { result::malloc_host(bytes, 0) }.map(<*mut _>::cast).map_err(failed("allocating pinned memory"))
+        unsafe { result::malloc_host(bytes, 0) }
+            .map(<*mut _>::cast)
+            .map_err(failed("allocating pinned memory"))
     }
 
     unsafe fn release_host(&self, address: *mut u8, _: usize) {

@@ -46,6 +46,7 @@ impl Kernel {
         Self { attention: Some(attention), ..self }
     }
 
+    #[cfg(test)]
     pub(crate) fn args_bytes(&self) -> usize {
         self.args_bytes
     }

@@ -207,10 +207,10 @@ impl Cuda {
         if self.replay(step, rows)? {
             return Ok(Pass::Done);
         }
-        let kind =
-            Kind { model: step.model, arena: step.arena.address(), rows, shapes: Vec::new() };
+        let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes: Vec::new() };
         let groups = step.tables.iter().map(|tables| tables.as_ptr().addr()).collect();
-        let pages = step.tables.iter().flat_map(|tables| *tables).map(|table| table.pages.len()).sum::<usize>();
+        let pages =
+            step.tables.iter().flat_map(|tables| *tables).map(|table| table.pages.len()).sum::<usize>();
         let needs = vec![(Need::Pages, pages * size_of::<u32>())];
         self.steps.borrow_mut().current = Some(Current { kind, groups, needs, inputs: None });
         Ok(Pass::Run)
@@ -308,12 +308,7 @@ impl Cuda {
 }
 
 impl Worked {
-    fn new(
-        processors: usize,
-        step: &Step<'_, CudaArena>,
-        rows: usize,
-        plans: &[(usize, PlanKey)],
-    ) -> Self {
+    fn new(processors: usize, step: &Step<'_, CudaArena>, rows: usize, plans: &[(usize, PlanKey)]) -> Self {
         let size = step.arena.layout().page_size;
         let mut base = 0;
         let tables = step.tables.iter().map(|tables| {
@@ -324,11 +319,10 @@ impl Worked {
             worked
         });
         let tables: Vec<Tables> = tables.collect();
-        let plan = |&(group, key): &(usize, PlanKey)| {
-            ((group, key), Plan::new(processors, key, &tables[group]))
-        };
+        let plan =
+            |&(group, key): &(usize, PlanKey)| ((group, key), Plan::new(processors, key, &tables[group]));
         let plans: Vec<_> = plans.iter().map(plan).collect();
-        let shapes = plans.iter().flat_map(|(_, plan)| plan.launches.iter().map(|launch| launch.shape));
+        let shapes = plans.iter().flat_map(|(_, plan)| plan.shapes());
         let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes: shapes.collect() };
         Self { kind, tables, plans }
     }
@@ -356,13 +350,4 @@ impl Worked {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_is_filled_up_to_the_next_rung() {
-        let found = [1, 2, 3, 5, 16, 17, 25, 33, 49, 255, 256].map(|rows| rung(rows).unwrap());
-        assert_eq!(found, [1, 2, 4, 8, 16, 24, 32, 48, 64, 256, 256]);
-        assert_eq!([rung(0), rung(257)], [None, None]);
-    }
-}
+mod tests;

@@ -18,7 +18,12 @@ pub struct CudaBuf {
 
 impl CudaBuf {
     pub(crate) fn new(device: &Arc<dyn Device>, rows: usize, cols: usize) -> Result<Self, BackendError> {
-        Ok(Self { rows, cols, precision: Precision::F32, memory: Memory::new(device, rows * cols * 4)?.kept() })
+        Ok(Self {
+            rows,
+            cols,
+            precision: Precision::F32,
+            memory: Memory::new(device, rows * cols * 4)?.kept(),
+        })
     }
 
     /// Doubles what it has where that is not enough.

@@ -83,13 +83,8 @@ impl<B: Backend> Model<B> {
         assert_eq!(covered, rows.tokens.len(), "the spans cover the tokens");
         assert!(choices.is_empty() || choices.len() == wanted.len(), "a choice for each wanted row");
         let every = wanted.iter().copied().eq(0..rows.tokens.len() as u32);
-        let step = Step {
-            model: self.id,
-            rows,
-            tables,
-            arena: &*arena,
-            choices: if every { choices } else { &[] },
-        };
+        let step =
+            Step { model: self.id, rows, tables, arena: &*arena, choices: if every { choices } else { &[] } };
         let padded = backend.step_rows(&step);
         self.scratch.resize(backend, padded, if every { padded } else { wanted.len() })?;
         let mut pass = backend.begin(&step)?;

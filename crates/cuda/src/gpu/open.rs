@@ -8,6 +8,7 @@ use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 /// bf16 products and asynchronous copies came with 8.0.
