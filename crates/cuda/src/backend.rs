@@ -49,6 +49,8 @@ pub struct Cuda {
     /// Values that operations get with every call and that never change.
     constants: RefCell<Vec<(Vec<f32>, Memory)>>,
     deterministic: bool,
+    /// Weights are random, whatever is given.
+    pub(crate) invents: Cell<bool>,
     /// The sixteen bits of activations: those of the weights loaded last.
     short: Cell<Precision>,
 }
@@ -70,6 +72,7 @@ impl Cuda {
             tuning: Cell::default(),
             constants: RefCell::default(),
             deterministic,
+            invents: Cell::new(false),
             short: Cell::new(Precision::Bf16),
         }
     }
@@ -147,12 +150,16 @@ impl Backend for Cuda {
                 instead: "leave them as they are stored, or use --device cpu".into(),
             });
         }
-        let matrix = CudaMatrix::new(&self.device, parts)?;
+        let matrix = match self.invents.get() {
+            true => self.invented_matrix(parts)?,
+            false => CudaMatrix::new(&self.device, parts)?,
+        };
         self.short.set(matrix.precision);
         Ok(matrix)
     }
 
     fn vector(&self, values: TensorRef<'_>, plus: f32) -> Result<CudaVector, BackendError> {
+        let plus = if self.invents.get() { 1.0 } else { plus };
         CudaVector::new(&self.device, values, plus)
     }
 

@@ -99,8 +99,8 @@ pub(crate) struct Steps {
     /// How often something that recordings use had moved when they were made.
     moves: u64,
     replays: u64,
-    /// Kernels of the last replay.
-    kernels: usize,
+    /// The recording that was replayed last.
+    last: Option<usize>,
 }
 
 /// An input of an operation on the device.
@@ -128,7 +128,14 @@ impl Steps {
     }
 
     pub(crate) fn replays(&self) -> (u64, usize) {
-        (self.replays, self.kernels)
+        let last = self.last.and_then(|last| self.recordings.get(last));
+        (self.replays, last.map_or(0, |recording| recording.replay.kernels()))
+    }
+
+    /// What was replayed last, once more.
+    pub(crate) fn replay_again(&self) -> Result<(), BackendError> {
+        let last = self.last.and_then(|last| self.recordings.get(last));
+        last.map_or(Ok(()), |recording| recording.replay.replay())
     }
 
     fn plans_of(&self, model: u64) -> Option<&[(usize, PlanKey)]> {
@@ -226,6 +233,7 @@ impl Cuda {
         }
         if steps.moves != moves {
             steps.recordings.clear();
+            steps.last = None;
             steps.moves = moves;
         }
         Ok(())
@@ -250,12 +258,13 @@ impl Cuda {
         let Some(at) = steps.recordings.iter().position(|recording| recording.kind == worked.kind) else {
             return Ok(false);
         };
-        let Steps { stage, recordings, replays, kernels, .. } = &mut *steps;
+        let Steps { stage, recordings, replays, last, .. } = &mut *steps;
         let recording = &recordings[at];
         for (need, place) in &recording.inputs {
             let bytes = worked.bytes(*need, step);
             if bytes.len() > place.capacity {
                 recordings.remove(at);
+                *last = None;
                 return Ok(false);
             }
             stage.write(*place, &bytes);
@@ -263,7 +272,7 @@ impl Cuda {
         stage.send(&*self.device, recording.bytes)?;
         recording.replay.replay()?;
         *replays += 1;
-        *kernels = recording.replay.kernels();
+        *last = Some(at);
         Ok(true)
     }
 

@@ -1,9 +1,11 @@
 //! Measurements on a device: times are medians of replays of a graph, by the device's own clock.
 
 mod attention;
+mod step;
 
 pub use crate::plan::Tuning;
 pub use attention::{AttentionCase, Measured};
+
 
 use super::{Gpu, OpenError, failed};
 use crate::backend::{Cuda, Options};
@@ -76,17 +78,19 @@ impl Bench {
             .map_err(failed("ending a capture"))?
             .ok_or_else(|| BackendError::Device("nothing was captured".into()))?;
         captured?;
+        self.median(&mut || graph.launch().map_err(failed("a replay")))
+    }
+
+    /// Microseconds of what `launch` puts on the stream, by the device's clock: the median.
+    fn median(&self, launch: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<f64, BackendError> {
         let event = || self.gpu.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event().map_err(failed("an event"))?, event().map_err(failed("an event"))?);
-        let once = || {
-            start.record(stream)?;
-            graph.launch()?;
-            end.record(stream)?;
-            start.elapsed_ms(&end)
-        };
         let mut times = Vec::new();
         for replay in 0..REPLAYS + 3 {
-            let time = once().map_err(failed("a replay"))?;
+            start.record(&self.gpu.stream).map_err(failed("an event"))?;
+            launch()?;
+            end.record(&self.gpu.stream).map_err(failed("an event"))?;
+            let time = start.elapsed_ms(&end).map_err(failed("waiting for an event"))?;
             if replay >= 3 {
                 times.push(f64::from(time) * 1000.0);
             }
