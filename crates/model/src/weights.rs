@@ -157,7 +157,9 @@ impl Weights {
     pub fn tensor(&self, tensor: &str, [rows, cols]: [usize; 2]) -> Result<TensorRef<'_>, LoadError> {
         if let Some(zeros) = &self.blank {
             let found = vec![zeros.len() / 2];
-            let view = zeros.get(..2 * rows * cols).and_then(|bytes| TensorRef::new(WeightDtype::Bf16, rows, cols, bytes));
+            let view = zeros
+                .get(..2 * rows * cols)
+                .and_then(|bytes| TensorRef::new(WeightDtype::Bf16, rows, cols, bytes));
             let (tensor, file, expected) = (tensor.to_owned(), "blank".into(), vec![rows, cols]);
             return view.ok_or(LoadError::Shape { tensor, file, expected, found });
         }

@@ -6,7 +6,6 @@ mod step;
 pub use crate::plan::Tuning;
 pub use attention::{AttentionCase, Measured};
 
-
 use super::{Gpu, OpenError, failed};
 use crate::backend::{Cuda, Options};
 use crate::device::{Device, Grid, Product};
@@ -81,8 +80,8 @@ impl Bench {
         self.median(&mut || graph.launch().map_err(failed("a replay")))
     }
 
-    /// Microseconds of what `launch` puts on the stream, by the device's clock: the median.
-    fn median(&self, launch: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<f64, BackendError> {
+    /// Microseconds of what `launch` puts on the stream, by the device's clock: the median of some calls.
+    pub fn median(&self, launch: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<f64, BackendError> {
         let event = || self.gpu.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event().map_err(failed("an event"))?, event().map_err(failed("an event"))?);
         let mut times = Vec::new();

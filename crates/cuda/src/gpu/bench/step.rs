@@ -15,6 +15,11 @@ const KERNELS: usize = 256;
 const WEIGHT: f32 = 0.03;
 
 impl Bench {
+    /// The back end by itself.
+    pub fn into_cuda(self) -> Cuda {
+        self.cuda
+    }
+
     /// From here on the weights of models that are loaded are random, and made on the device.
     pub fn invent_weights(&self) {
         self.cuda.invents.set(true);
