@@ -62,6 +62,10 @@ pub(crate) struct ModelArgs {
     /// What computes: auto (a GPU if there is one that can), cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Device,
+    /// Make results independent, bit by bit, of what else runs at the same time; a GPU is slower with it, a CPU always
+    /// does so
+    #[arg(long)]
+    deterministic: bool,
     /// Threads to compute with on the CPU [default: one a core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
@@ -104,6 +108,7 @@ impl ModelArgs {
             source,
             device: self.device,
             kernel_cache: hub.user_caches().map(Path::to_owned),
+            deterministic: self.deterministic,
             threads: self.threads,
             weights: match self.weights {
                 Weights::Stored => WeightFormat::AsStored,

@@ -47,7 +47,7 @@ fn main() {
 fn run(part: &Part, report: &mut Report) {
     println!("\n== {}", part.name);
     let start = Instant::now();
-    let options = Options { deterministic: part.deterministic, cache: cache() };
+    let options = Options { deterministic: part.deterministic, cache: cache(), ..Options::default() };
     let result = catch_unwind(AssertUnwindSafe(|| {
         let bench = Bench::open(0, options).map_err(|error| error.to_string())?;
         (part.run)(&bench, report)

@@ -8,6 +8,7 @@ use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
 use crate::plan::{Plan, PlanKey, Program, Room, Shape};
 use crate::precision::Precision;
+use crate::steps::Need;
 use crate::values::{CudaBuf, CudaVector};
 use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
 use std::sync::Arc;
@@ -87,7 +88,6 @@ impl Scratch {
         grow(&mut self.counters, room.counters, true)
     }
 
-    #[expect(dead_code, reason = "what captured steps ask")]
     pub(crate) fn moves(&self) -> u64 {
         self.moves
     }
@@ -121,17 +121,17 @@ impl Cuda {
         out: &mut CudaBuf,
     ) -> Result<(), BackendError> {
         let positions: Vec<u32> = spans.iter().flat_map(|span| span.start..span.end()).collect();
-        assert_eq!(out.shape(), [positions.len(), 2 * inv_freq.len()], "shape of the angles");
-        let (positions_there, frequencies) =
-            (Memory::of(&self.device, &positions)?, Memory::of(&self.device, inv_freq)?);
+        let shape = [self.padded(positions.len()), 2 * inv_freq.len()];
+        assert_eq!(out.shape(), shape, "shape of the angles");
+        let positions = self.input(Need::Positions, out.rows(), &positions)?;
         let args = AnglesArgs {
-            positions: positions_there.address(),
-            frequencies: frequencies.address(),
+            positions: positions.address,
+            frequencies: self.constant(inv_freq)?,
             out: out.overwrite(Precision::F32),
             pairs: inv_freq.len() as u32,
             scale,
         };
-        let grid = Grid::new(positions.len(), 1, threads_for(inv_freq.len(), 128));
+        let grid = Grid::new(positions.count, 1, threads_for(inv_freq.len(), 128));
         // SAFETY: a block a position, and the shape of the output was checked.
         unsafe { launch(&*self.device, ANGLES, grid, &args) }
     }
@@ -149,20 +149,22 @@ impl Cuda {
     ) -> Result<(), BackendError> {
         let heads = spec.heads;
         check_heads(spec, arena);
-        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
-        assert_eq!(angles.shape(), [rows.tokens.len(), heads.dim], "shape of the angles");
+        let count = self.padded(rows.tokens.len());
+        assert_eq!(qkv.shape(), [count, heads.qkv_cols()], "shape of qkv");
+        assert_eq!(angles.shape(), [count, heads.dim], "shape of the angles");
         assert_eq!((qkv.precision(), angles.precision()), (Precision::F32, Precision::F32));
         assert!(norms.iter().flatten().all(|n| n.weight.len == heads.dim), "weights of a head's norm");
         check_rows(rows);
         let mut batches = self.batches.borrow_mut();
         let size = arena.layout().page_size;
         let batch = batches.get(&self.device, size, rows.spans, tables, arena.pages())?;
+        let staged = self.group_of(tables).and_then(|group| self.staged(Need::Slots(group), count * 8));
         let args = RotateArgs {
             qkv: qkv.address(),
             angles: angles.address(),
             q_norm: norms.map_or(0, |[q, _]| q.weight.memory.address()),
             k_norm: norms.map_or(0, |[_, k]| k.weight.memory.address()),
-            slots: batch.slots.address(),
+            slots: staged.unwrap_or(batch.slots.address()),
             place: arena.place(spec.layer),
             q_eps: norms.map_or(0.0, |[q, _]| q.eps),
             k_eps: norms.map_or(0.0, |[_, k]| k.eps),
@@ -170,7 +172,8 @@ impl Cuda {
             kv_heads: heads.kv as u32,
         };
         let kernel = ROTATE.with_head(arena.layout());
-        let grid = Grid::new(qkv.rows(), (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        let count = if staged.is_some() { count } else { rows.tokens.len() };
+        let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
         // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
         unsafe { launch(&*self.device, kernel, grid, &args) }
     }
@@ -186,7 +189,7 @@ impl Cuda {
     ) -> Result<(), BackendError> {
         let heads = spec.heads;
         check_heads(spec, arena);
-        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
+        assert_eq!(qkv.shape(), [self.padded(rows.tokens.len()), heads.qkv_cols()], "shape of qkv");
         assert_eq!(out.shape(), [qkv.rows(), heads.q * heads.dim], "shape of the output");
         assert_eq!(qkv.precision(), Precision::F32);
         check_rows(rows);
@@ -200,11 +203,12 @@ impl Cuda {
         let mut scratch = self.scratch.borrow_mut();
         scratch.reserve(&self.device, placed.plan.room(heads.kv, heads.dim))?;
         let [sums, weights, counters] = scratch.addresses();
+        let staged = self.staged_work(self.group_of(tables), key, &placed.plan);
         let short = self.short();
         let mut args = AttentionArgs {
             qkv: qkv.address(),
             out: out.overwrite(short),
-            pages: batch.pages.address(),
+            pages: self.staged(Need::Pages, 0).unwrap_or(batch.pages.address()),
             items: 0,
             sums,
             weights,
@@ -218,7 +222,7 @@ impl Cuda {
             unused: 0,
         };
         for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
-            args.items = items.address();
+            args.items = staged.unwrap_or(items.address());
             // SAFETY: the items were made of the checked batch, and there is room for their parts.
             unsafe { self.launch_attention(launch.shape, layout, &args)? };
         }

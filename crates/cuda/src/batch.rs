@@ -18,6 +18,8 @@ pub(crate) struct Tables {
     /// Index of the first page held, and how many are held, of each span.
     ranges: Vec<(u32, usize)>,
     pages: Vec<u32>,
+    /// Where they begin among the pages of several tables.
+    base: usize,
 }
 
 impl Tables {
@@ -27,7 +29,22 @@ impl Tables {
             spans: spans.to_vec(),
             ranges: tables.iter().map(|table| (table.first, table.pages.len())).collect(),
             pages: tables.iter().flat_map(|table| table.pages).map(|page| page.0).collect(),
+            base: 0,
         }
+    }
+
+    /// The same, behind so many pages of others.
+    pub(crate) fn at(self, base: usize) -> Self {
+        Self { base, ..self }
+    }
+
+    pub(crate) fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// One more than the largest page.
+    pub(crate) fn end_of_pages(&self) -> usize {
+        self.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0)
     }
 
     fn is(&self, page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> bool {
@@ -47,7 +64,7 @@ impl Tables {
 
     /// Where page 0 of each span would be among all pages; below zero where the first pages are gone.
     pub(crate) fn origins(&self) -> Vec<i32> {
-        let mut at = 0;
+        let mut at = self.base;
         self.ranges
             .iter()
             .map(|&(first, len)| {
@@ -59,10 +76,10 @@ impl Tables {
     }
 
     /// Page and slot of every row.
-    fn slots(&self) -> Vec<u32> {
+    pub(crate) fn slots(&self) -> Vec<u32> {
         let size = self.page_size as u32;
         let place = |origin: i32, position: u32| {
-            let index = origin + (position / size) as i32;
+            let index = origin + (position / size) as i32 - self.base as i32;
             [self.pages[index as usize], position % size]
         };
         let rows = self.spans.iter().zip(self.origins());
@@ -70,7 +87,7 @@ impl Tables {
     }
 
     /// Panics unless every span's pages cover it.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let size = self.page_size as u32;
         for (span, &(first, len)) in self.spans.iter().zip(&self.ranges).filter(|(span, _)| span.rows > 0) {
             assert!(span.start / size >= first, "a page that has left the window");
@@ -85,7 +102,6 @@ pub(crate) struct Batch {
     pub(crate) tables: Tables,
     pub(crate) slots: Memory,
     pub(crate) pages: Memory,
-    /// One more than the largest page.
     end_of_pages: usize,
     plans: Vec<(PlanKey, Arc<Placed>)>,
 }
@@ -121,7 +137,7 @@ impl Batches {
         if self.0.len() == REMEMBERED {
             self.0.remove(0);
         }
-        let end_of_pages = tables.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0);
+        let end_of_pages = tables.end_of_pages();
         self.0.push(Batch { tables, slots, pages, end_of_pages, plans: Vec::new() });
         Ok(self.0.len() - 1)
     }

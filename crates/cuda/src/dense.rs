@@ -5,6 +5,7 @@ use crate::device::{Grid, Product};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
+use crate::steps::Need;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
@@ -82,19 +83,19 @@ impl Cuda {
         scale: f32,
         out: &mut CudaBuf,
     ) -> Result<(), BackendError> {
-        assert_eq!(out.shape(), [tokens.len(), table.cols], "shape of the embeddings");
+        assert_eq!(out.shape(), [self.padded(tokens.len()), table.cols], "shape of the embeddings");
         assert!(tokens.iter().all(|&token| (token as usize) < table.rows), "tokens of {} rows", table.rows);
-        let ids = Memory::of(&self.device, tokens)?;
+        let ids = self.input(Need::Tokens, out.rows(), tokens)?;
         let args = EmbedArgs {
             table: table.memory.address(),
-            tokens: ids.address(),
+            tokens: ids.address,
             out: out.overwrite(Precision::F32),
             cols: table.cols as u32,
             precision: table.precision as i32,
             scale,
             unused: 0,
         };
-        let grid = Grid::new(tokens.len(), 1, threads_for(table.cols, 256));
+        let grid = Grid::new(ids.count, 1, threads_for(table.cols, 256));
         // SAFETY: a block a token; the ids were checked against the table, the output's shape against both.
         unsafe { launch(&*self.device, EMBED, grid, &args) }
     }

@@ -3,11 +3,12 @@
 pub mod bench;
 mod compile;
 mod gemm;
+mod graph;
 mod open;
 
 pub use open::OpenError;
 
-use crate::device::{Device, Grid, Product};
+use crate::device::{Device, Grid, Product, Recorded};
 use crate::kernels::Kernel;
 use compile::Compiler;
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUresult};
@@ -16,6 +17,7 @@ use gemm::Gemm;
 use octavo_backend::BackendError;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared memory that any kernel may have without asking.
@@ -30,6 +32,7 @@ pub(crate) struct Gpu {
     compiler: Compiler,
     functions: Mutex<HashMap<Kernel, Function>>,
     gemm: Mutex<Gemm>,
+    moves: AtomicU64,
 }
 
 /// An entry of a loaded module, which is never unloaded.
@@ -151,5 +154,46 @@ impl Device for Gpu {
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
         unsafe { gemm.multiply(product, self.stream.cu_stream()) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {
+        self.bind()?;
+        // SAFETY: freed by `release_host`.
+        unsafe { result::malloc_host(bytes, 0) }
+            .map(<*mut _>::cast)
+            .map_err(failed("allocating pinned memory"))
+    }
+
+    unsafe fn release_host(&self, address: *mut u8, _: usize) {
+        // As in `release`.
+        let _ = self.bind();
+        let _ = self.stream.synchronize();
+        // SAFETY: the caller's promise, and no copy is under way.
+        let _ = unsafe { result::free_host(address.cast()) };
+    }
+
+    unsafe fn upload_later(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        // SAFETY: pinned bytes are read later, which the caller has promised to wait for.
+        unsafe { self.upload(to, from) }
+    }
+
+    fn wait(&self) -> Result<(), BackendError> {
+        self.stream.synchronize().map_err(failed("waiting for the device"))
+    }
+
+    fn record(&self) -> Result<(), BackendError> {
+        graph::record(&self.stream)
+    }
+
+    fn recorded(&self) -> Result<Box<dyn Recorded>, BackendError> {
+        graph::recorded(&self.stream)
+    }
+
+    fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 }

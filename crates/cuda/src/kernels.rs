@@ -67,6 +67,11 @@ impl Kernel {
         Self { chunk: Some(chunk), ..self }
     }
 
+    #[cfg(test)]
+    pub(crate) fn args_bytes(&self) -> usize {
+        self.args_bytes
+    }
+
     pub(crate) fn entry(&self) -> String {
         format!("octavo_{}", self.name)
     }
@@ -129,7 +134,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
-    "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
+    "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 
 /// Appends a file, each file it includes once.

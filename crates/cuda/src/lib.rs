@@ -19,6 +19,7 @@ mod arena;
 mod attention;
 mod backend;
 mod batch;
+mod choose;
 mod dense;
 mod device;
 #[cfg(test)]
@@ -30,6 +31,8 @@ mod memory;
 mod pages;
 mod plan;
 mod precision;
+mod stage;
+mod steps;
 mod values;
 
 pub use arena::CudaArena;

@@ -302,7 +302,6 @@ impl Plan {
         Self { launches }
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "what captured steps are kept for"))]
     pub(crate) fn shapes(&self) -> impl Iterator<Item = Shape> {
         self.launches.iter().map(|launch| launch.shape)
     }

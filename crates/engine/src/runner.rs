@@ -1,41 +1,69 @@
 //! Runs a step on a device. The engine holds one boxed [`Runner`] and never names the device.
 
 use crate::batch::Batch;
-use octavo_backend::{Backend, BackendError, PageLayout, TableView};
+use octavo_backend::{Backend, BackendError, Choice, PageLayout, TableView};
 use octavo_model::Model;
 use octavo_types::{KvSpec, PageId, Pages};
 
-/// Logits of the wanted rows: `[rows, vocab]`.
+/// What a step gives for each wanted row: its logits, or the token where the device has chosen it.
 #[derive(Debug, Default)]
 pub struct Logits {
     data: Vec<f32>,
     vocab: usize,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Row {
+    /// Where its logits begin.
+    Logits(usize),
+    Token(u32),
 }
 
 impl Logits {
     pub fn rows(&self) -> usize {
-        self.data.len().checked_div(self.vocab).unwrap_or(0)
+        self.rows.len()
+    }
+    /// The token of a row that has nothing else.
+    pub fn token(&self, row: usize) -> Option<u32> {
+        match self.rows[row] {
+            Row::Token(token) => Some(token),
+            Row::Logits(_) => None,
+        }
     }
     pub fn row(&self, row: usize) -> &[f32] {
-        &self.data[row * self.vocab..][..self.vocab]
+        &self.data[self.start(row)..][..self.vocab]
+    }
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        let start = self.start(row);
+        &mut self.data[start..][..self.vocab]
+    }
+    fn start(&self, row: usize) -> usize {
+        match self.rows[row] {
+            Row::Logits(start) => start,
+            Row::Token(_) => panic!("row {row} has a token and no logits"),
+        }
     }
     /// No rows yet, of a vocabulary this large.
     pub fn clear(&mut self, vocab: usize) {
         self.data.clear();
+        self.rows.clear();
         self.vocab = vocab;
     }
     /// Adds a row.
     pub fn push(&mut self, row: &[f32]) {
         assert_eq!(row.len(), self.vocab, "one logit a token");
+        self.rows.push(Row::Logits(self.data.len()));
         self.data.extend_from_slice(row);
     }
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        &mut self.data[row * self.vocab..][..self.vocab]
+    /// Adds a row of which only the token is known.
+    pub fn push_token(&mut self, token: u32) {
+        self.rows.push(Row::Token(token));
     }
 }
 
 pub trait Runner: Send {
-    /// Carries out the batch's copies, then computes it, and leaves the wanted logits in `logits`.
+    /// Carries out the batch's copies, then computes it, and leaves the wanted logits, or tokens, in `logits`.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError>;
     fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError>;
     /// How many tokens the model knows.
@@ -74,10 +102,32 @@ impl<B: Backend> Runner for ModelRunner<B> {
         }
         let tables = batch.tables();
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
-        let out =
-            self.model.forward(&self.backend, batch.rows(), &tables, &mut self.arena, batch.wanted())?;
-        if !batch.wanted().is_empty() {
-            self.backend.read(out, &mut logits.data)?;
+        let wanted = batch.wanted();
+        // Rows whose logits are read back may get any token.
+        let choices: Vec<Choice> = match self.backend.chooses() {
+            true => batch.choices().iter().map(|choice| choice.unwrap_or(Choice::LIKELIEST)).collect(),
+            false => Vec::new(),
+        };
+        let Self { backend, model, arena } = self;
+        let out = model.forward_and_choose(backend, batch.rows(), &tables, arena, wanted, &choices)?;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        if choices.is_empty() {
+            backend.read(out, &mut logits.data)?;
+            logits.rows.extend((0..wanted.len()).map(|row| Row::Logits(row * logits.vocab)));
+            return Ok(());
+        }
+        let tokens = backend.chosen(wanted.len())?;
+        let mut row_of_logits = Vec::new();
+        for (row, (token, choice)) in tokens.into_iter().zip(batch.choices()).enumerate() {
+            match token.filter(|_| choice.is_some()) {
+                Some(token) => logits.push_token(token),
+                None => {
+                    backend.read_row(out, row, &mut row_of_logits)?;
+                    logits.push(&row_of_logits);
+                }
+            }
         }
         Ok(())
     }

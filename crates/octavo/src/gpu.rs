@@ -18,7 +18,11 @@ pub(crate) fn load(
     job: Job<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Loaded, LoadError> {
-    let options = octavo_cuda::Options { deterministic: false, cache: job.options.kernel_cache.clone() };
+    let options = octavo_cuda::Options {
+        deterministic: job.options.deterministic,
+        cache: job.options.kernel_cache.clone(),
+        ..octavo_cuda::Options::default()
+    };
     let cuda = Cuda::open(number, options)
         .map_err(|error| DeviceError::NotOpened { why: error.to_string(), has_device: error.has_device() })?;
     check(job.options)?;

@@ -1,5 +1,6 @@
 //! `octavo bench attention`: one decode step of attention alone.
 
+use super::gpu::{self, DeviceArgs};
 use super::machine::{Machine, MachineArgs, percent};
 use super::measure::{SEED, in_turn, progress};
 use super::report::{Goal, Report, Table};
@@ -23,6 +24,8 @@ use std::convert::Infallible;
 pub(super) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 const HEADS: Heads = Heads { q: 32, kv: 8, dim: 128 };
@@ -79,6 +82,9 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
+    if let Some(bench) = args.device.open()? {
+        return gpu::attention::run(&bench);
+    }
     let machine = Machine::new(&args.machine);
     let plan = Plan::new(args.machine.quick);
     let bar = progress(CODECS.len() as u64);

@@ -1,5 +1,6 @@
 //! `octavo bench prefill`: a prompt of 512 tokens in one step.
 
+use super::gpu::{self, DeviceArgs};
 use super::machine::{Machine, MachineArgs, percent};
 use super::measure::{SEED, in_turn, progress};
 use super::random_model::{Geometry, load, matrix};
@@ -22,6 +23,8 @@ use serde::Serialize;
 pub(super) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 const PROMPT: usize = 512;
@@ -50,6 +53,9 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
+    if let Some(bench) = args.device.open()? {
+        return gpu::prefill::run(&bench);
+    }
     let machine = Machine::new(&args.machine);
     let geometry = Geometry::new(args.machine.quick);
     let tokens = if args.machine.quick { PROMPT_QUICK } else { PROMPT };

@@ -96,6 +96,7 @@ fn log_of(program: sys::nvrtcProgram) -> String {
 mod tests {
     use super::*;
     use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
+    use crate::choose::{CHOOSE, PEAKS};
     use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
     use crate::kernels::{AttentionOptions, ChunkOptions};
@@ -113,7 +114,8 @@ mod tests {
         }
         let compiler = Compiler::new((9, 0), None);
         let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
-        let plain = [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO];
+        let plain =
+            [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO, PEAKS, CHOOSE];
         plain.into_iter().for_each(compiles);
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
