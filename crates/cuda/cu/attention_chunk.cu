@@ -1,5 +1,5 @@
-// Attention of many rows of one sequence: a block has one key-value head and one item, whose lines are the item's rows
-// times the heads of the group. Each warp has STRIPS strips of sixteen lines, and all go through the same spans of
+// Attention of many rows of one sequence: a block has one key-value head and one item, whose lines are the item's
+// rows times the heads of the group. Each warp has STRIPS strips of sixteen lines, and all go through the same spans of
 // SPAN positions, which are copied to shared memory STAGES - 1 spans ahead:
 //
 //   scores[16 lines][SPAN]  = queries[16][dim] * keys[dim][SPAN]
@@ -32,4 +32,5 @@ KERNEL(attention_chunk, Args, WARPS * 32, MIN_BLOCKS) {
     }
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) write_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16);
+    if (item.parts > 1) merge_parts(a, item, head, item.rows * a.group, (float*)shared);
 }

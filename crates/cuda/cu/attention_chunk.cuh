@@ -1,6 +1,9 @@
 // The parts of attention_chunk.cu.
 #include "span.cuh"
 
+#define COLUMNS (WARPS * STRIPS * 16)
+#include "parts.cuh"
+
 // Sixteen lines of a warp; a lane has two, lane / 4 and that plus 8, index [line].
 struct Strip {
 #if QUERIES_IN_REGISTERS
@@ -218,8 +221,9 @@ FN void fold_span(Strip (&strips)[STRIPS], const Args& a, const char* span, int 
     add_values(strips, w, factor, unit, span + SPAN * ROW_STRIDE);
 }
 
+// Results, or if there are other parts what they are merged from.
 FN void write_strip(Strip& s, const Args& a, const Item& item, u32 head, int first) {
-    const int lane = thread_id() & 31, heads = a.group * a.kv_heads;
+    const int lane = thread_id() & 31;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int line = first + (lane >> 2) + 8 * i;
@@ -229,12 +233,15 @@ FN void write_strip(Strip& s, const Args& a, const Item& item, u32 head, int fir
         offset = line_sum(s.offset[i]);
 #endif
         if (line >= item.rows * (int)a.group) continue;
-        const u64 at = ((u64)(item.row + line / a.group) * heads + head * a.group + line % a.group) * HEAD_DIM;
+        const u64 part = ((u64)(item.first_part + item.part) * a.kv_heads + head) * COLUMNS + line;
 #pragma unroll
         for (int j = 0; j < STEPS * 4; j++) {
             const int step = j / 4, half = j / 2 % 2, k = j % 2;
             const int dim = step * 16 + value_column(half, 2 * (lane & 3) + k);
-            store(a.out, a.out_precision, at + dim, (s.out[step][half][2 * i + k] + offset) / weight);
+            const float sum = s.out[step][half][2 * i + k] + offset;
+            if (item.parts == 1) write_out(a, item, head, line, dim, sum, weight);
+            else a.sums[part * HEAD_DIM + dim] = sum;
         }
+        if (item.parts > 1 && (lane & 3) == 0) a.weights[2 * part] = s.largest[i] * a.scale, a.weights[2 * part + 1] = weight;
     }
 }

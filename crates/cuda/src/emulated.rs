@@ -265,7 +265,12 @@ mod fast {
         };
         for chunk in [of(1, 32, 2, true), of(2, 16, 3, false)] {
             let cuda = emulated(false);
-            cuda.tuning.set(Tuning { chunk_lines: 2, chunk: Some(chunk), ..Tuning::default() });
+            cuda.tuning.set(Tuning {
+                chunk_lines: 2,
+                chunk: Some(chunk),
+                part_tiles: 2,
+                ..Tuning::default()
+            });
             conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
             conformance::stale_contents_of_pages_never_reach_a_result(&cuda, Tolerance::BF16);
         }

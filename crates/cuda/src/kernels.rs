@@ -131,7 +131,7 @@ macro_rules! texts {
 }
 
 const TEXTS: &[(&str, &str)] = texts![
-    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "attention.cuh" "attention_merge.cuh"
+    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"

@@ -28,6 +28,8 @@ const TILE: u32 = 16;
 const FIXED_PART: u32 = 32;
 /// Lines from which rows are a chunk: fewer are better off with the kernel for few columns.
 const CHUNK_LINES: usize = 33;
+/// The fewest tiles that are worth a part of a chunk.
+const LEAST_CHUNK_PART: u32 = 32;
 /// What part of a share may be moved to a neighbour so that a work stays whole.
 const SLACK: u64 = 16;
 /// Shared memory of a multiprocessor that blocks may have, of which each takes 1 KiB more than it asks for.
@@ -119,6 +121,18 @@ impl PlanKey {
             queries_in_registers: true,
         };
         self.tuning.chunk.unwrap_or(usual)
+    }
+
+    /// Tiles of a part of a chunk: all, unless there are fewer blocks than the device has room for.
+    fn chunk_part(&self, chunks: &[Work], room: usize) -> u32 {
+        if self.tuning.part_tiles > 0 {
+            return self.tuning.part_tiles;
+        }
+        if chunks.len() * self.kv_heads >= room {
+            return u32::MAX;
+        }
+        let tiles: usize = chunks.iter().map(|w| w.tiles() as usize).sum();
+        ((tiles * self.kv_heads).div_ceil(room) as u32).max(LEAST_CHUNK_PART)
     }
 
     /// Keys and values of so many positions, with parameters, in shared memory, as in `cu/tile.cuh`.
@@ -296,7 +310,8 @@ impl Plan {
             launches.push(Launch::new(&key, Program::Columns(options), pieces.len(), &pieces));
         }
         if !chunks.is_empty() {
-            let pieces = cut(&chunks, Cuts::Parts(u32::MAX));
+            let part = key.chunk_part(&chunks, processors * chunk.min_blocks);
+            let pieces = cut(&chunks, Cuts::Parts(part));
             launches.push(Launch::new(&key, Program::Chunk(chunk), pieces.len(), &pieces));
         }
         Self { launches }
