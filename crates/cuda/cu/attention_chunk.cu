@@ -18,7 +18,7 @@ KERNEL(attention_chunk, Args, WARPS * 32, MIN_BLOCKS) {
     const u32 head = block_id() % a.kv_heads;
     const Item item = a.items[block_id() / a.kv_heads];
     const int warp = thread_id() >> 5, spans = (item.tile1 - item.tile0 + SPAN / TILE - 1) / (SPAN / TILE);
-    Spans source = {item, head, spans, shared, (Row*)(shared + STAGES * SPAN_BYTES)};
+    Spans source = {item, head, spans, shift_of(a.place.page_size), shared, (Row*)(shared + STAGES * SPAN_BYTES)};
     u32* queries = (u32*)(source.rows + 2 * SPAN);
     Strip strips[STRIPS];
 #pragma unroll
@@ -43,5 +43,5 @@ KERNEL(attention_chunk, Args, WARPS * 32, MIN_BLOCKS) {
     if (late) add_values(strips, weights, before);
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) write_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16);
-    if (item.parts > 1) merge_parts(a, item, head, item.rows * a.group);
+    if (item.parts > 1) merge_parts(a, item, head);
 }

@@ -4,10 +4,8 @@
 #define COLUMNS (WARPS * STRIPS * 16)
 #include "parts.cuh"
 
-// Steps of 16 dimensions whose sums are made together, so that products do not wait for each other.
-#ifndef TOGETHER
-#define TOGETHER (STRIPS == 1 ? 4 : 2)
-#endif
+// Steps of 16 dimensions whose sums are made together.
+#define JOINED (TOGETHER < PER_LOAD ? PER_LOAD : TOGETHER)
 
 // Sixteen lines of a warp; a lane has two, lane / 4 and that plus 8, index [line].
 struct Strip {
@@ -86,33 +84,38 @@ FN void query_of(u32 (&query)[4], const Strip& s, int step, const u32* shared) {
 #endif
 }
 
-// Scores of all strips: [strip][eight positions][of the product].
+// Keys of all tiles, for one load's steps.
+FN void load_all_keys(u32 (&keys)[SPAN / TILE][PER_LOAD][4], const char* span, int step) {
+#pragma unroll
+    for (int tile = 0; tile < SPAN / TILE; tile++) load_keys(keys[tile], span + tile * HALF_BYTES, step);
+}
+
+// Scores of all strips: [strip][eight positions][of the product]. The next keys are loaded before these are used.
 FN void score(float (&x)[STRIPS][SPAN / 8][4], const Strip (&strips)[STRIPS], const char* span, const u32* queries) {
+    u32 keys[2][SPAN / TILE][PER_LOAD][4];
+    if (PREFETCH) load_all_keys(keys[0], span, 0);
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
 #pragma unroll
         for (int j = 0; j < SPAN / 8; j++) x[i][j][0] = x[i][j][1] = x[i][j][2] = x[i][j][3] = 0.f;
 #pragma unroll
     for (int first = 0; first < STEPS; first += PER_LOAD) {
-        u32 query[STRIPS][PER_LOAD][4];
+        if (!PREFETCH) load_all_keys(keys[first / PER_LOAD % 2], span, first);
+        else if (first + PER_LOAD < STEPS) load_all_keys(keys[(first / PER_LOAD + 1) % 2], span, first + PER_LOAD);
 #pragma unroll
-        for (int i = 0; i < STRIPS; i++)
+        for (int k = 0; k < PER_LOAD; k++)
+            if (first + k < STEPS)
 #pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS) query_of(query[i][k], strips[i], first + k, queries + i * STEPS * 128);
+                for (int i = 0; i < STRIPS; i++) {
+                    u32 query[4];
+                    query_of(query, strips[i], first + k, queries + i * STEPS * 128);
 #pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++) {
-            u32 keys[PER_LOAD][4];
-            load_keys(keys, span + tile * HALF_BYTES, first);
-#pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS)
-#pragma unroll
-                    for (int i = 0; i < STRIPS; i++) {
-                        multiply(x[i][2 * tile], query[i][k], keys[k][0], keys[k][2]);
-                        multiply(x[i][2 * tile + 1], query[i][k], keys[k][1], keys[k][3]);
+                    for (int tile = 0; tile < SPAN / TILE; tile++) {
+                        const u32(&key)[4] = keys[first / PER_LOAD % 2][tile][k];
+                        multiply(x[i][2 * tile], query, key[0], key[2]);
+                        multiply(x[i][2 * tile + 1], query, key[1], key[3]);
                     }
-        }
+                }
     }
 }
 
@@ -158,10 +161,19 @@ struct Weights {
     float factor[STRIPS][2], unit;
 };
 
-// Adds what the weights make of the values.
+// Values of one tile, for JOINED steps.
+FN void load_some_values(u32 (&v)[JOINED / PER_LOAD][PER_LOAD][4], const char* values, int first) {
+#pragma unroll
+    for (int i = 0; i < JOINED; i += PER_LOAD)
+        if (first + i < STEPS) load_values(v[i / PER_LOAD], values, first + i);
+}
+
+// Adds what the weights make of the values; the next values are loaded before these are used.
 FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span) {
     if (!by.seen) return;
     const char* values = span + SPAN * ROW_STRIDE;
+    u32 v[2][JOINED / PER_LOAD][PER_LOAD][4];
+    if (PREFETCH) load_some_values(v[0], values, 0);
 #if !QUANTISED
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
@@ -170,37 +182,38 @@ FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span)
             for (int j = 0; j < STEPS * 8; j++) strips[i].out[j / 8][j / 4 % 2][j % 4] *= by.factor[i][j / 2 % 2];
 #endif
 #pragma unroll
-    for (int first = 0; first < STEPS; first += TOGETHER) {
+    for (int first = 0; first < STEPS; first += JOINED) {
 #if QUANTISED
-        float sums[STRIPS][TOGETHER][2][4];
+        float sums[STRIPS][JOINED][2][4];
 #pragma unroll
-        for (int i = 0; i < STRIPS * TOGETHER * 8; i++) sums[i / (TOGETHER * 8)][i / 8 % TOGETHER][i / 4 % 2][i % 4] = 0.f;
+        for (int i = 0; i < STRIPS * JOINED * 8; i++) sums[i / (JOINED * 8)][i / 8 % JOINED][i / 4 % 2][i % 4] = 0.f;
 #endif
 #pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++)
+        for (int tile = 0; tile < SPAN / TILE; tile++) {
+            const int at = first / JOINED * (SPAN / TILE) + tile, next = at + 1;
+            const int next_first = next / (SPAN / TILE) * JOINED;
+            if (!PREFETCH) load_some_values(v[at % 2], values + tile * HALF_BYTES, first);
+            else if (next_first < STEPS) load_some_values(v[next % 2], values + next % (SPAN / TILE) * HALF_BYTES, next_first);
 #pragma unroll
-            for (int step = first; step < first + TOGETHER && step < STEPS; step += PER_LOAD) {
-                u32 v[PER_LOAD][4];
-                load_values(v, values + tile * HALF_BYTES, step);
+            for (int k = 0; k < JOINED; k++)
+                if (first + k < STEPS)
 #pragma unroll
-                for (int k = 0; k < PER_LOAD; k++)
-                    if (step + k < STEPS)
-#pragma unroll
-                        for (int i = 0; i < STRIPS; i++) {
+                    for (int i = 0; i < STRIPS; i++) {
 #if QUANTISED
-                            float(&out)[2][4] = sums[i][step + k - first];
+                        float(&out)[2][4] = sums[i][k];
 #else
-                            float(&out)[2][4] = strips[i].out[step + k];
+                        float(&out)[2][4] = strips[i].out[first + k];
 #endif
-                            multiply(out[0], by.w[i][tile], v[k][0], v[k][2]);
-                            multiply(out[1], by.w[i][tile], v[k][1], v[k][3]);
-                        }
-            }
+                        const u32(&value)[4] = v[at % 2][k / PER_LOAD][k % PER_LOAD];
+                        multiply(out[0], by.w[i][tile], value[0], value[2]);
+                        multiply(out[1], by.w[i][tile], value[1], value[3]);
+                    }
+        }
 #if QUANTISED
 #pragma unroll
         for (int i = 0; i < STRIPS; i++)
 #pragma unroll
-            for (int k = 0; k < TOGETHER; k++)
+            for (int k = 0; k < JOINED; k++)
                 if (first + k < STEPS)
 #pragma unroll
                     for (int j = 0; j < 8; j++) {
@@ -254,7 +267,7 @@ FN void write_strip(Strip& s, const Args& a, const Item& item, u32 head, int fir
         offset = line_sum(s.offset[i]);
 #endif
         if (line >= item.rows * (int)a.group) continue;
-        const u64 part = ((u64)(item.first_part + item.part) * a.kv_heads + head) * COLUMNS + line;
+        const u64 part = place_of_part(a, head, item.first_part + item.part) + line;
 #pragma unroll
         for (int j = 0; j < STEPS * 4; j++) {
             const int step = j / 4, half = j / 2 % 2, k = j % 2;

@@ -47,11 +47,11 @@ FN void merge_warps(Columns& c, const Args& a, const Item& item, u32 head, float
             write_out(a, item, head, column, dim, sum, weight);
             continue;
         }
-        const u64 p = ((u64)(item.first_part + item.part) * a.kv_heads + head) * COLUMNS + column;
+        const u64 p = place_of_part(a, head, item.first_part + item.part) + column;
         a.sums[p * HEAD_DIM + dim] = sum;
         if (dim == 0) a.weights[2 * p] = largest, a.weights[2 * p + 1] = weight;
     }
-    if (item.parts > 1) merge_parts(a, item, head, columns);
+    if (item.parts > 1) merge_parts(a, item, head);
     // The next item's results take the place of these.
     else sync_block();
 }

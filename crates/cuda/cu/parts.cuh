@@ -1,9 +1,9 @@
 // From parts of a sequence to results, in one order. COLUMNS is how many a part has room for.
 #include "work.cuh"
 
-// Parts that are summed apart from each other, part i with others of the same i mod SUMS: loads that do not wait for
-// each other. A constant, so that a result does not depend on how many threads there are for it.
-#define SUMS 4
+// Parts that one block merges, all loaded at once; more are merged in two steps, groups of so many and then those. A
+// constant, so that a result does not depend on how many threads there are for it.
+#define GROUP 16
 
 // The factor of something whose largest score is `one` where the largest of all is `all`.
 FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
@@ -14,64 +14,81 @@ FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim
     store(a.out, a.out_precision, at, sum / weight);
 }
 
-// A part's sums of four dimensions and their weight, added to others; all are relative to the largest score so far.
+// Sums of four dimensions and their weight, relative to the largest score.
 struct Sum {
     float largest, weight, x[4];
 };
-FN void add(Sum& s, float largest, float weight, const float (&x)[4]) {
-    const float now = fmaxf(s.largest, largest);
-    const float factor = factor_of(s.largest, now), own = factor_of(largest, now);
-    s.largest = now;
-    s.weight = fmaf(s.weight, factor, weight * own);
-#pragma unroll
-    for (int i = 0; i < 4; i++) s.x[i] = fmaf(s.x[i], factor, x[i] * own);
-}
 
-// The sum of the parts of one residue.
-FN Sum sum_parts(const Args& a, u64 first, u64 step, int from, int parts, int dim) {
-    Sum sum = {-INFINITE, 0.f, {0.f, 0.f, 0.f, 0.f}};
-#pragma unroll 4
-    for (int part = from; part < parts; part += SUMS) {
-        const u64 p = first + part * step;
-        const Four v = load_fresh4(a.sums + p * HEAD_DIM + dim);
-        const float x[4] = {as_float(v.x), as_float(v.y), as_float(v.z), as_float(v.w)};
-        add(sum, load_fresh(a.weights + 2 * p), load_fresh(a.weights + 2 * p + 1), x);
+// Adds up to GROUP parts: of `count` from place `first`, `step` apart.
+FN void add_parts(Sum& s, const Args& a, u64 first, u64 step, int count, int dim) {
+    Four x[GROUP];
+    float largest[GROUP], weight[GROUP], all = s.largest;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        const u64 p = first + (i < count ? i : 0) * step;
+        x[i] = load_fresh4(a.sums + p * HEAD_DIM + dim);
+        largest[i] = i < count ? load_fresh(a.weights + 2 * p) : -INFINITE;
+        weight[i] = load_fresh(a.weights + 2 * p + 1);
     }
-    return sum;
-}
-
-// Adds the sum of the lane whose number differs in one bit, on both sides in the same order.
-FN void add_lane(Sum& s, int bit) {
-    Sum other = {shuffle_xor(s.largest, bit), shuffle_xor(s.weight, bit), {}};
 #pragma unroll
-    for (int i = 0; i < 4; i++) other.x[i] = shuffle_xor(s.x[i], bit);
-    const bool first = (thread_id() & bit) == 0;
-    Sum low = first ? s : other;
-    const Sum high = first ? other : s;
-    add(low, high.largest, high.weight, high.x);
-    s = low;
+    for (int i = 0; i < GROUP; i++) all = fmaxf(all, largest[i]);
+    const float before = factor_of(s.largest, all);
+    s.largest = all, s.weight *= before;
+#pragma unroll
+    for (int i = 0; i < 4; i++) s.x[i] *= before;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        const float factor = factor_of(largest[i], all);
+        s.weight = fmaf(factor, weight[i], s.weight);
+        s.x[0] = fmaf(factor, as_float(x[i].x), s.x[0]), s.x[1] = fmaf(factor, as_float(x[i].y), s.x[1]);
+        s.x[2] = fmaf(factor, as_float(x[i].z), s.x[2]), s.x[3] = fmaf(factor, as_float(x[i].w), s.x[3]);
+    }
 }
 
-// The last block of an item's parts to come here merges them. Four lanes that follow each other take the residues of
-// the same four dimensions.
-FN void merge_parts(const Args& a, const Item& item, u32 head, int columns) {
+// Where the columns of a part lie in `sums`.
+FN u64 place_of_part(const Args& a, u32 head, int part) { return ((u64)part * a.kv_heads + head) * COLUMNS; }
+
+// Merges `count` parts from number `first` into part `into`, or into the results if that is below 0.
+FN void merge_range(const Args& a, const Item& item, u32 head, int first, int count, int into) {
+    const int all = item.rows * a.group * HEAD_DIM / 4;
+    for (int at = thread_id(); at < all; at += WARPS * 32) {
+        const int column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
+        Sum sum = {-INFINITE, 0.f, {0.f, 0.f, 0.f, 0.f}};
+        for (int part = 0; part < count; part += GROUP)
+            add_parts(sum, a, place_of_part(a, head, first + part) + column, (u64)a.kv_heads * COLUMNS, count - part, dim);
+        if (into < 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) write_out(a, item, head, column, dim + i, sum.x[i], sum.weight);
+            continue;
+        }
+        const u64 to = place_of_part(a, head, into) + column;
+        *(Four*)(a.sums + to * HEAD_DIM + dim) = {as_bits(sum.x[0]), as_bits(sum.x[1]), as_bits(sum.x[2]), as_bits(sum.x[3])};
+        if (dim == 0) a.weights[2 * to] = sum.largest, a.weights[2 * to + 1] = sum.weight;
+    }
+}
+
+// Whether this block is the last of `count` to come here; what the others wrote before is then seen.
+FN bool is_last(const Args& a, u32 head, int counter, int count) {
     SHARED u32 arrived;
-    u32* counter = a.counters + (u64)item.counter * a.kv_heads + head;
+    u32* at = a.counters + (u64)counter * a.kv_heads + head;
     sync_block();
-    // What all threads of this block wrote comes before, what others wrote before they came is seen after.
-    if (thread_id() == 0) arrived = atomic_add_ordered(counter, 1);
-    sync_block();
-    if (arrived + 1 != (u32)item.parts) return;
-    if (thread_id() == 0) *counter = 0;
-    const u64 first = ((u64)item.first_part * a.kv_heads + head) * COLUMNS, step = a.kv_heads * COLUMNS;
-    const int lane = thread_id() & 31, residue = lane % SUMS, all = columns * HEAD_DIM / 4;
-    for (int from = (thread_id() >> 5) * (32 / SUMS); from < all; from += WARPS * (32 / SUMS)) {
-        const int at = from + lane / SUMS, near = at < all ? at : all - 1;
-        const int column = near / (HEAD_DIM / 4), dim = near % (HEAD_DIM / 4) * 4;
-        Sum sum = sum_parts(a, first + column, step, residue, item.parts, dim);
-        add_lane(sum, 1);
-        add_lane(sum, 2);
-        const float own = residue == 0 ? sum.x[0] : residue == 1 ? sum.x[1] : residue == 2 ? sum.x[2] : sum.x[3];
-        if (at < all) write_out(a, item, head, column, dim + residue, own, sum.weight);
+    if (thread_id() == 0) {
+        arrived = atomic_add_ordered(at, 1);
+        if (arrived + 1 == (u32)count) *at = 0;
     }
+    sync_block();
+    return arrived + 1 == (u32)count;
+}
+
+// The blocks that finish last merge: of a group its parts, of all the groups.
+FN void merge_parts(const Args& a, const Item& item, u32 head) {
+    const int groups = (item.parts + GROUP - 1) / GROUP, merged = item.first_part + item.parts;
+    if (groups == 1) {
+        if (is_last(a, head, item.counter, item.parts)) merge_range(a, item, head, item.first_part, item.parts, -1);
+        return;
+    }
+    const int group = item.part / GROUP, left = item.parts - group * GROUP, count = left < GROUP ? left : GROUP;
+    if (!is_last(a, head, item.counter + group, count)) return;
+    merge_range(a, item, head, item.first_part + group * GROUP, count, merged + group);
+    if (is_last(a, head, item.counter + groups, groups)) merge_range(a, item, head, merged, groups, -1);
 }

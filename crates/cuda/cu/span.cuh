@@ -18,17 +18,26 @@ struct Spans {
     Item item;
     u32 head;
     int count;
+    // Log2 of the page size, or below 0 if that is no power of two: a division is slow.
+    int shift;
     char* ring;
     // Of two spans, found one span before they are needed.
     Row* rows;
 };
+
+FN int shift_of(u32 size) {
+    int shift = 0;
+    while (1u << shift < size) shift++;
+    return 1u << shift == size ? shift : -1;
+}
 
 // The row of span i that this thread finds for all; the others find nothing.
 FN Row find_row(const Spans& s, const Args& a, int i) {
     const int low = first_seen(a, s.item.position), high = s.item.position + s.item.rows;
     const int position = s.item.tile0 * TILE + i * SPAN + thread_id(), size = a.place.page_size;
     if (thread_id() >= SPAN || position < low || position >= high || position >= s.item.tile1 * TILE) return {NO_PAGE, 0};
-    return {a.pages[s.item.table + position / size], (u32)(position % size)};
+    const int page = s.shift < 0 ? position / size : position >> s.shift;
+    return {a.pages[s.item.table + page], (u32)(position - page * size)};
 }
 FN void note_row(const Spans& s, int i, Row row) {
     if (thread_id() < SPAN) s.rows[i % 2 * SPAN + thread_id()] = row;

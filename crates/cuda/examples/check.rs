@@ -1,5 +1,6 @@
 //! Everything about a GPU in one run: `check [part ...]`, all parts unless some are named. `sweep:Gemma` is that part's
-//! cases with `Gemma` in their names.
+//! cases with `Gemma` in their names; `sweep:Gemma@3` measures the fourth choice first (several processes, each with
+//! another one first, compile all kernels together).
 //!
 //! Each part has a process of its own: one that fails is reported and the others go on. The last line of output is the results as JSON.
 

@@ -262,6 +262,8 @@ mod fast {
             min_blocks: 1,
             queries_in_registers,
             staggered: stages == 3,
+            together: stages,
+            prefetch: stages == 3,
         };
         for chunk in [of(1, 32, 2, true), of(2, 16, 3, false)] {
             let cuda = emulated(false);

@@ -35,34 +35,38 @@ pub(crate) struct Gpu {
     moves: AtomicU64,
 }
 
-/// An entry of a loaded module, which is never unloaded.
+/// An entry of a loaded module, which is never unloaded, and how much shared memory it may have.
 #[derive(Clone, Copy)]
-struct Function(CUfunction);
+struct Function(CUfunction, u32);
 // SAFETY: a handle that the driver may be given from any thread.
 unsafe impl Send for Function {}
 
 impl Gpu {
     fn function(&self, kernel: Kernel, shared: u32) -> Result<CUfunction, BackendError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&kernel) {
-            return Ok(function.0);
+        let function = match functions.get(&kernel) {
+            Some(function) => *function,
+            None => Function(self.load(kernel)?, SHARED_WITHOUT_ASKING),
+        };
+        if shared > function.1 {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was loaded, and is never unloaded.
+            unsafe { result::function::set_function_attribute(function.0, attribute, shared as i32) }
+                .map_err(failed("asking for shared memory"))?;
         }
+        functions.insert(kernel, Function(function.0, function.1.max(shared)));
+        Ok(function.0)
+    }
+
+    fn load(&self, kernel: Kernel) -> Result<CUfunction, BackendError> {
         let image = self.compiler.compile(&kernel)?;
         let name = CString::new(kernel.entry()).expect("a name without zeros");
         // SAFETY: a whole image for this device, as the compiler gave it; the module lives as long as the process.
-        let function = unsafe {
+        unsafe {
             let module =
                 result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
-            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))?
-        };
-        if shared > SHARED_WITHOUT_ASKING {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function was loaded above.
-            unsafe { result::function::set_function_attribute(function, attribute, shared as i32) }
-                .map_err(failed("asking for shared memory"))?;
+            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))
         }
-        functions.insert(kernel, Function(function));
-        Ok(function)
     }
 
     fn bind(&self) -> Result<(), BackendError> {

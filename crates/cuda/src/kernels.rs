@@ -49,6 +49,10 @@ pub struct ChunkOptions {
     pub queries_in_registers: bool,
     /// Half of the warps is behind the others by half a span.
     pub staggered: bool,
+    /// Steps of 16 dimensions whose sums are made together.
+    pub together: usize,
+    /// Operands are loaded before the last ones are used.
+    pub prefetch: bool,
 }
 
 impl Kernel {
@@ -112,6 +116,8 @@ impl Kernel {
                 ("MIN_BLOCKS", chunk.min_blocks),
                 ("QUERIES_IN_REGISTERS", usize::from(chunk.queries_in_registers)),
                 ("STAGGERED", usize::from(chunk.staggered)),
+                ("TOGETHER", chunk.together),
+                ("PREFETCH", usize::from(chunk.prefetch)),
             ]);
         }
         options

@@ -38,7 +38,7 @@ impl Load {
     pub(crate) fn tuning(&self, key: &PlanKey, processors: usize) -> Tuning {
         let [warps, stages, min_blocks] = match (key.head_dim > 128, key.element_bytes) {
             (_, 4) => [0; 3],
-            (true, _) if self.whole >= processors => [2, 3, 4],
+            (true, _) if self.whole >= processors => [2, 3, 2],
             (true, bytes) => [4, 6 / bytes, 1],
             _ if self.total <= SMALL * processors => [8, 3, 1],
             (false, 1) if self.whole >= processors => [2, 3, 4],

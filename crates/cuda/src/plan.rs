@@ -26,6 +26,8 @@ use octavo_backend::{AttentionSpec, PageLayout, Span};
 const TILE: u32 = 16;
 /// Tiles of a part where bits may not depend on the batch.
 const FIXED_PART: u32 = 32;
+/// Parts that are merged at once, as in `cu/parts.cuh`; more in groups of so many.
+const GROUP: i32 = 16;
 /// Lines from which rows are a chunk: fewer are better off with the kernel for few columns.
 const CHUNK_LINES: usize = 33;
 /// The fewest tiles that are worth a part of a chunk.
@@ -120,10 +122,12 @@ impl PlanKey {
             strips: 1,
             warps: 8,
             span: if large { 32 } else { 64 },
-            stages: 3,
+            stages: 2,
             min_blocks: 1,
             queries_in_registers: self.head_dim <= 128,
-            staggered: true,
+            staggered: false,
+            together: 1,
+            prefetch: false,
         };
         self.tuning.chunk.unwrap_or(usual)
     }
@@ -259,9 +263,9 @@ pub(crate) struct Launch {
     pub(crate) shape: Shape,
     /// The first of every share, then the others.
     pub(crate) items: Vec<Item>,
-    /// Parts that are merged, of all items; 0 where none is.
+    /// Parts that are merged, of all items, with groups of them; 0 where none is.
     pub(crate) parts: usize,
-    /// Items of several parts.
+    /// For items of several parts: one for each group of them, one for all.
     pub(crate) counters: usize,
 }
 
@@ -361,9 +365,7 @@ impl Room {
 
 impl Launch {
     fn new(key: &PlanKey, program: Program, shares: usize, pieces: &[Piece]) -> Self {
-        let items = items(pieces);
-        let parts = items.iter().filter(|item| item.parts > 1).count();
-        let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
+        let (items, parts, counters) = items(pieces);
         let items = linked(&items, &starts(pieces, shares), shares);
         let columns = key.group * pieces.iter().map(|piece| piece.work.rows).max().unwrap_or(0);
         let shape = Shape { program, shared: key.shared_bytes(&program, columns), shares, columns };
@@ -486,7 +488,8 @@ fn linked(items: &[Item], starts: &[usize], shares: usize) -> Vec<Item> {
     linked
 }
 
-fn items(pieces: &[Piece]) -> Vec<Item> {
+/// Items, and how many parts and counters there have to be.
+fn items(pieces: &[Piece]) -> (Vec<Item>, usize, usize) {
     let (mut items, mut first_part, mut counter) = (Vec::new(), 0, 0);
     for same in pieces.chunk_by(|a, b| a.work.row == b.work.row) {
         let parts = same.len() as i32;
@@ -507,11 +510,12 @@ fn items(pieces: &[Piece]) -> Vec<Item> {
             });
         }
         if parts > 1 {
-            first_part += parts;
-            counter += 1;
+            let groups = if parts > GROUP { (parts + GROUP - 1) / GROUP } else { 0 };
+            first_part += parts + groups;
+            counter += groups + 1;
         }
     }
-    items
+    (items, first_part as usize, counter as usize)
 }
 
 /// Ranges of about `part` tiles: of equal length, or cut at its multiples where bits may not depend on the range.
@@ -590,7 +594,7 @@ mod tests {
     #[test]
     fn a_block_finds_all_items_of_its_share() {
         let pieces = cut(&work(&[9, 4, 3, 2, 1, 1]), Cuts::Parts(u32::MAX));
-        let linked = linked(&items(&pieces), &starts(&pieces, 2), 2);
+        let linked = linked(&items(&pieces).0, &starts(&pieces, 2), 2);
         let mut rows = Vec::new();
         for share in 0..2 {
             let (mut at, mut own) = (share, Vec::new());

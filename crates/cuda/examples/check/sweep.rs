@@ -29,12 +29,15 @@ fn compare(
     report: &mut Report,
     what: &str,
     case: &AttentionCase,
-    tunings: Vec<Tuning>,
+    mut tunings: Vec<Tuning>,
     also: impl Fn(f64) -> String,
 ) -> Result<(), String> {
-    if !what.contains(&report.cases) {
+    let (cases, first) = report.cases.split_once('@').unwrap_or((&report.cases, "0"));
+    if !what.contains(cases) {
         return Ok(());
     }
+    let first = first.parse::<usize>().map_err(|error| error.to_string())? % tunings.len();
+    tunings.rotate_left(first);
     let times = bench.attention(case, &tunings).map_err(text)?.into_iter();
     let right = |m: &Measured| m.error.is_none_or(|e| e < 0.02);
     let time = |m: Result<Measured, _>| match m {
@@ -64,14 +67,16 @@ fn short(t: &Tuning) -> String {
     }
     if let Some(c) = t.chunk {
         return format!(
-            "strips {} warps {} span {} stages {} blocks {}{}{}",
+            "strips {} warps {} span {} stages {} blocks {} together {}{}{}{}",
             c.strips,
             c.warps,
             c.span,
             c.stages,
             c.min_blocks,
+            c.together,
             if c.queries_in_registers { " registers" } else { "" },
             if c.staggered { " staggered" } else { "" },
+            if c.prefetch { " prefetch" } else { "" },
         );
     }
     let cuts = match (t.part_tiles, t.shares) {
@@ -88,8 +93,7 @@ type Blocks = (usize, usize, usize);
 
 const OF_128: &[Blocks] = &[(4, 3, 2), (4, 2, 2), (8, 3, 1), (2, 3, 4), (2, 2, 4), (2, 4, 3), (4, 4, 1)];
 const OF_256: &[Blocks] = &[(4, 3, 1), (4, 2, 1), (2, 3, 2), (2, 2, 3), (2, 6, 1), (1, 3, 4), (1, 6, 2)];
-const OF_8_BITS: &[Blocks] =
-    &[(4, 3, 2), (4, 6, 2), (4, 4, 2), (2, 3, 4), (2, 6, 4), (2, 4, 4), (8, 4, 1), (4, 3, 3), (2, 4, 6)];
+const OF_8_BITS: &[Blocks] = &[(2, 3, 4), (4, 6, 2), (2, 6, 4), (4, 4, 2), (2, 4, 4), (4, 3, 3)];
 const BULK: &[Blocks] = &[(4, 3, 2), (2, 3, 4)];
 
 fn tunings(case: &AttentionCase) -> Vec<Tuning> {
@@ -101,7 +105,8 @@ fn tunings(case: &AttentionCase) -> Vec<Tuning> {
         _ => OF_128,
     };
     let plain = plain.iter().map(|blocks| (blocks, false));
-    for (&(warps, stages, min_blocks), bulk) in plain.chain(BULK.iter().map(|blocks| (blocks, true))) {
+    let bulk = if case.dtype == KvDtype::Bf16 && case.heads.dim == 128 { BULK } else { &[] };
+    for (&(warps, stages, min_blocks), bulk) in plain.chain(bulk.iter().map(|blocks| (blocks, true))) {
         let with = Tuning { warps, stages, min_blocks, bulk, ..Tuning::default() };
         let full = 132 * min_blocks / case.heads.kv;
         let mut seen = vec![0];
@@ -143,49 +148,53 @@ pub(crate) fn prefill(bench: &Bench, report: &mut Report) -> Result<(), String> 
     Ok(())
 }
 
-/// Strips, warps, span, stages, blocks, queries in registers, staggered.
-type Options = [usize; 7];
+/// Strips, warps, span, stages, blocks, queries in registers, staggered, steps together, prefetch.
+type Options = [usize; 9];
 
 const NARROW: &[Options] = &[
-    [1, 8, 64, 3, 1, 1, 1],
-    [1, 8, 64, 3, 1, 0, 1],
-    [1, 8, 64, 4, 1, 1, 1],
-    [1, 8, 128, 3, 1, 1, 1],
-    [1, 8, 64, 2, 1, 1, 0],
-    [1, 8, 64, 3, 1, 1, 0],
-    [1, 4, 64, 2, 2, 1, 0],
-    [1, 4, 64, 3, 2, 1, 1],
-    [2, 8, 32, 3, 1, 0, 1],
-    [2, 8, 32, 3, 1, 0, 0],
-    [2, 8, 64, 3, 1, 0, 1],
-    [2, 8, 64, 2, 1, 0, 0],
-    [2, 4, 32, 3, 2, 0, 0],
-    [2, 4, 64, 2, 2, 0, 0],
+    [1, 8, 64, 2, 1, 1, 0, 1, 0],
+    [2, 8, 64, 2, 1, 0, 0, 1, 0],
+    [1, 8, 64, 3, 1, 1, 1, 1, 0],
+    [1, 8, 64, 2, 1, 1, 0, 4, 1],
+    [2, 8, 32, 3, 1, 0, 1, 1, 0],
+    [1, 8, 64, 2, 1, 1, 0, 1, 1],
+    [1, 8, 64, 2, 1, 1, 0, 2, 1],
+    [1, 8, 128, 3, 1, 1, 1, 1, 0],
+    [2, 8, 32, 3, 1, 0, 0, 1, 0],
+    [2, 8, 32, 2, 1, 0, 0, 2, 1],
+    [1, 8, 64, 3, 1, 1, 1, 4, 1],
+    [2, 4, 64, 2, 2, 0, 0, 1, 0],
+    [2, 4, 32, 2, 2, 0, 0, 2, 1],
 ];
 const WIDE: &[Options] = &[
-    [1, 8, 32, 3, 1, 0, 1],
-    [1, 8, 32, 3, 1, 1, 1],
-    [1, 8, 32, 2, 1, 0, 0],
-    [1, 8, 32, 2, 1, 1, 0],
-    [1, 4, 32, 2, 2, 1, 0],
-    [1, 8, 64, 3, 1, 0, 1],
+    [1, 8, 32, 2, 1, 0, 0, 1, 0],
+    [1, 8, 32, 3, 1, 0, 1, 1, 0],
+    [1, 8, 32, 2, 1, 0, 0, 4, 1],
+    [1, 4, 32, 2, 2, 1, 0, 1, 0],
 ];
 
 pub(crate) fn chunks(bench: &Bench, report: &mut Report) -> Result<(), String> {
     for ((name, heads), dtype, rows, context, options) in [
         (LLAMA, KvDtype::Bf16, 8192, 8192, NARROW),
         (LLAMA, KvDtype::Bf16, 2048, 2048, NARROW),
-        (LLAMA, KvDtype::Fp8, 8192, 8192, NARROW),
-        (LLAMA, KvDtype::Int8, 8192, 8192, &NARROW[..8]),
+        (LLAMA, KvDtype::Fp8, 8192, 8192, &NARROW[..5]),
+        (LLAMA, KvDtype::Int8, 8192, 8192, &NARROW[..3]),
         (GEMMA, KvDtype::Bf16, 8192, 8192, WIDE),
-        (GEMMA, KvDtype::Fp8, 8192, 8192, WIDE),
+        (GEMMA, KvDtype::Fp8, 8192, 8192, &WIDE[..2]),
     ] {
         let (case, flops) = chunk(heads, dtype, rows, context);
-        let of = |&[strips, warps, span, stages, min_blocks, registers, staggered]: &Options| {
-            let queries_in_registers = registers == 1;
-            let staggered = staggered == 1;
-            let chunk =
-                ChunkOptions { strips, warps, span, stages, min_blocks, queries_in_registers, staggered };
+        let of = |&[strips, warps, span, stages, min_blocks, registers, staggered, together, prefetch]: &Options| {
+            let chunk = ChunkOptions {
+                strips,
+                warps,
+                span,
+                stages,
+                min_blocks,
+                queries_in_registers: registers == 1,
+                staggered: staggered == 1,
+                together,
+                prefetch: prefetch == 1,
+            };
             Tuning { chunk: Some(chunk), ..Tuning::default() }
         };
         let tunings: Vec<_> = [Tuning::default()].into_iter().chain(options.iter().map(of)).collect();

@@ -132,6 +132,8 @@ mod tests {
                     min_blocks: 1,
                     queries_in_registers: bulk,
                     staggered: bulk,
+                    together: 2,
+                    prefetch: bulk,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
                 compiles(ROTATE.with_head(&layout));
