@@ -19,8 +19,7 @@ KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     if (item.rows == 0) return;
     char* ring = shared + warp * STAGES * STAGE_BYTES;
     float* results = (float*)(shared + RING_BYTES);
-    u64* full = (u64*)(results + WARPS * a.columns * (HEAD_DIM + 2)) + warp * STAGES;
-    Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring, full);
+    Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
     for (;;) {

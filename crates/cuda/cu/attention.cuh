@@ -184,6 +184,7 @@ FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
         for (int step = 0; step < STEPS; step++) {
             float(&out)[4] = c.out[b][step];
 #if QUANTISED
+            // A tile's sums are made apart and then added to those before it: no long sum in the product's precision.
             float sum[4] = {0.f, 0.f, 0.f, 0.f};
             multiply(sum, operand[step / PER_LOAD][step % PER_LOAD], w[0], w[1]);
 #pragma unroll

@@ -4,14 +4,8 @@
 #define COLUMNS (WARPS * STRIPS * 16)
 #include "parts.cuh"
 
-// Steps of 16 dimensions whose sums are made together.
-#define JOINED (TOGETHER < PER_LOAD ? PER_LOAD : TOGETHER)
-
 // Sixteen lines of a warp; a lane has two, lane / 4 and that plus 8, index [line].
 struct Strip {
-#if QUERIES_IN_REGISTERS
-    u32 query[STEPS][4];
-#endif
     // [step of 16 dimensions][half][of the product].
     float out[STEPS][2][4];
     float largest[2], weight[2];
@@ -58,11 +52,8 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
             const float* p = from[i & 1] + step * 16 + query_element(i >> 1);
             query[i] = pack(p[0], p[1]);
             sum[i & 1] += rounded(p[0]) + rounded(p[1]);
-#if QUERIES_IN_REGISTERS
-            s.query[step][i] = query[i];
-#endif
         }
-        if (!QUERIES_IN_REGISTERS) *(Four*)(shared + (step * 32 + lane) * 4) = {query[0], query[1], query[2], query[3]};
+        *(Four*)(shared + (step * 32 + lane) * 4) = {query[0], query[1], query[2], query[3]};
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -74,48 +65,35 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
 #endif
 }
 
-FN void query_of(u32 (&query)[4], const Strip& s, int step, const u32* shared) {
-#if QUERIES_IN_REGISTERS
-#pragma unroll
-    for (int i = 0; i < 4; i++) query[i] = s.query[step][i];
-#else
-    const Four q = *(const Four*)(shared + (step * 32 + (thread_id() & 31)) * 4);
-    query[0] = q.x, query[1] = q.y, query[2] = q.z, query[3] = q.w;
-#endif
-}
-
-// Keys of all tiles, for one load's steps.
-FN void load_all_keys(u32 (&keys)[SPAN / TILE][PER_LOAD][4], const char* span, int step) {
-#pragma unroll
-    for (int tile = 0; tile < SPAN / TILE; tile++) load_keys(keys[tile], span + tile * HALF_BYTES, step);
-}
-
-// Scores of all strips: [strip][eight positions][of the product]. The next keys are loaded before these are used.
-FN void score(float (&x)[STRIPS][SPAN / 8][4], const Strip (&strips)[STRIPS], const char* span, const u32* queries) {
-    u32 keys[2][SPAN / TILE][PER_LOAD][4];
-    if (PREFETCH) load_all_keys(keys[0], span, 0);
+// Scores of all strips: [strip][eight positions][of the product].
+FN void score(float (&x)[STRIPS][SPAN / 8][4], const char* span, const u32* queries) {
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
 #pragma unroll
         for (int j = 0; j < SPAN / 8; j++) x[i][j][0] = x[i][j][1] = x[i][j][2] = x[i][j][3] = 0.f;
 #pragma unroll
     for (int first = 0; first < STEPS; first += PER_LOAD) {
-        if (!PREFETCH) load_all_keys(keys[first / PER_LOAD % 2], span, first);
-        else if (first + PER_LOAD < STEPS) load_all_keys(keys[(first / PER_LOAD + 1) % 2], span, first + PER_LOAD);
+        u32 query[STRIPS][PER_LOAD][4];
 #pragma unroll
-        for (int k = 0; k < PER_LOAD; k++)
-            if (first + k < STEPS)
+        for (int i = 0; i < STRIPS * PER_LOAD; i++) {
+            const int strip = i / PER_LOAD, k = i % PER_LOAD;
+            if (first + k >= STEPS) continue;
+            const Four q = *(const Four*)(queries + ((strip * STEPS + first + k) * 32 + (thread_id() & 31)) * 4);
+            query[strip][k][0] = q.x, query[strip][k][1] = q.y, query[strip][k][2] = q.z, query[strip][k][3] = q.w;
+        }
 #pragma unroll
-                for (int i = 0; i < STRIPS; i++) {
-                    u32 query[4];
-                    query_of(query, strips[i], first + k, queries + i * STEPS * 128);
+        for (int tile = 0; tile < SPAN / TILE; tile++) {
+            u32 keys[PER_LOAD][4];
+            load_keys(keys, span + tile * HALF_BYTES, first);
 #pragma unroll
-                    for (int tile = 0; tile < SPAN / TILE; tile++) {
-                        const u32(&key)[4] = keys[first / PER_LOAD % 2][tile][k];
-                        multiply(x[i][2 * tile], query, key[0], key[2]);
-                        multiply(x[i][2 * tile + 1], query, key[1], key[3]);
+            for (int k = 0; k < PER_LOAD; k++)
+                if (first + k < STEPS)
+#pragma unroll
+                    for (int i = 0; i < STRIPS; i++) {
+                        multiply(x[i][2 * tile], query[i][k], keys[k][0], keys[k][2]);
+                        multiply(x[i][2 * tile + 1], query[i][k], keys[k][1], keys[k][3]);
                     }
-                }
+        }
     }
 }
 
@@ -161,19 +139,10 @@ struct Weights {
     float factor[STRIPS][2], unit;
 };
 
-// Values of one tile, for JOINED steps.
-FN void load_some_values(u32 (&v)[JOINED / PER_LOAD][PER_LOAD][4], const char* values, int first) {
-#pragma unroll
-    for (int i = 0; i < JOINED; i += PER_LOAD)
-        if (first + i < STEPS) load_values(v[i / PER_LOAD], values, first + i);
-}
-
-// Adds what the weights make of the values; the next values are loaded before these are used.
+// Adds what the weights make of the values.
 FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span) {
     if (!by.seen) return;
     const char* values = span + SPAN * ROW_STRIDE;
-    u32 v[2][JOINED / PER_LOAD][PER_LOAD][4];
-    if (PREFETCH) load_some_values(v[0], values, 0);
 #if !QUANTISED
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
@@ -182,20 +151,18 @@ FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span)
             for (int j = 0; j < STEPS * 8; j++) strips[i].out[j / 8][j / 4 % 2][j % 4] *= by.factor[i][j / 2 % 2];
 #endif
 #pragma unroll
-    for (int first = 0; first < STEPS; first += JOINED) {
+    for (int first = 0; first < STEPS; first += PER_LOAD) {
 #if QUANTISED
-        float sums[STRIPS][JOINED][2][4];
+        float sums[STRIPS][PER_LOAD][2][4];
 #pragma unroll
-        for (int i = 0; i < STRIPS * JOINED * 8; i++) sums[i / (JOINED * 8)][i / 8 % JOINED][i / 4 % 2][i % 4] = 0.f;
+        for (int i = 0; i < STRIPS * PER_LOAD * 8; i++) sums[i / (PER_LOAD * 8)][i / 8 % PER_LOAD][i / 4 % 2][i % 4] = 0.f;
 #endif
 #pragma unroll
         for (int tile = 0; tile < SPAN / TILE; tile++) {
-            const int at = first / JOINED * (SPAN / TILE) + tile, next = at + 1;
-            const int next_first = next / (SPAN / TILE) * JOINED;
-            if (!PREFETCH) load_some_values(v[at % 2], values + tile * HALF_BYTES, first);
-            else if (next_first < STEPS) load_some_values(v[next % 2], values + next % (SPAN / TILE) * HALF_BYTES, next_first);
+            u32 v[PER_LOAD][4];
+            load_values(v, values + tile * HALF_BYTES, first);
 #pragma unroll
-            for (int k = 0; k < JOINED; k++)
+            for (int k = 0; k < PER_LOAD; k++)
                 if (first + k < STEPS)
 #pragma unroll
                     for (int i = 0; i < STRIPS; i++) {
@@ -204,16 +171,15 @@ FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span)
 #else
                         float(&out)[2][4] = strips[i].out[first + k];
 #endif
-                        const u32(&value)[4] = v[at % 2][k / PER_LOAD][k % PER_LOAD];
-                        multiply(out[0], by.w[i][tile], value[0], value[2]);
-                        multiply(out[1], by.w[i][tile], value[1], value[3]);
+                        multiply(out[0], by.w[i][tile], v[k][0], v[k][2]);
+                        multiply(out[1], by.w[i][tile], v[k][1], v[k][3]);
                     }
         }
 #if QUANTISED
 #pragma unroll
         for (int i = 0; i < STRIPS; i++)
 #pragma unroll
-            for (int k = 0; k < JOINED; k++)
+            for (int k = 0; k < PER_LOAD; k++)
                 if (first + k < STEPS)
 #pragma unroll
                     for (int j = 0; j < 8; j++) {
@@ -231,7 +197,7 @@ FN void weigh(Weights& to, Strip (&strips)[STRIPS], const Args& a, const char* s
     for (int i = 0; i < STRIPS; i++) to.seen |= position < strips[i].any_high && position + SPAN > strips[i].any_low;
     if (!to.seen) return;
     float x[STRIPS][SPAN / 8][4];
-    score(x, strips, span, queries);
+    score(x, span, queries);
     to.unit = 1.f;
 #if QUANTISED
     const float* parameters = (const float*)(span + 2 * SPAN * ROW_STRIDE);
@@ -255,27 +221,40 @@ FN void weigh(Weights& to, Strip (&strips)[STRIPS], const Args& a, const char* s
     }
 }
 
+// Two neighbours, the first of them even.
+FN void store_pair(void* to, int precision, u64 at, float x, float y) {
+    if (precision != F32) {
+        ((u32*)to)[at / 2] = precision == BF16 ? pack_bf16(x, y) : pack_f16(x, y);
+        return;
+    }
+    ((float*)to)[at] = x, ((float*)to)[at + 1] = y;
+}
+
 // Results, or if there are other parts what they are merged from.
 FN void write_strip(Strip& s, const Args& a, const Item& item, u32 head, int first) {
     const int lane = thread_id() & 31;
+    const bool whole = item.parts == 1;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int line = first + (lane >> 2) + 8 * i;
+        const int line = first + (lane >> 2) + 8 * i, row = line / (int)a.group, member = line % (int)a.group;
         const float weight = line_sum(s.weight[i]);
         float offset = 0.f;
 #if KV == KV_INT8
         offset = line_sum(s.offset[i]);
 #endif
-        if (line >= item.rows * (int)a.group) continue;
+        if (row >= item.rows) continue;
         const u64 part = place_of_part(a, head, item.first_part + item.part) + line;
+        const u64 result = ((u64)(item.row + row) * a.kv_heads + head) * a.group + member;
+        const u64 at = (whole ? result : part) * HEAD_DIM;
+        const float factor = whole ? 1.f / weight : 1.f;
 #pragma unroll
-        for (int j = 0; j < STEPS * 4; j++) {
-            const int step = j / 4, half = j / 2 % 2, k = j % 2;
-            const int dim = step * 16 + value_column(half, 2 * (lane & 3) + k);
-            const float sum = s.out[step][half][2 * i + k] + offset;
-            if (item.parts == 1) write_out(a, item, head, line, dim, sum, weight);
-            else a.sums[part * HEAD_DIM + dim] = sum;
+        for (int j = 0; j < STEPS * 2; j++) {
+            const int step = j / 2, k = j % 2, dim = step * 16 + (QUANTISED ? 4 * (lane & 3) + 2 * k : 8 * k + 2 * (lane & 3));
+            // Of neighbours in a row: the two halves' same column where bytes were stored, else two columns of a half.
+            const float x = (QUANTISED ? s.out[step][0][2 * i + k] : s.out[step][k][2 * i]) + offset;
+            const float y = (QUANTISED ? s.out[step][1][2 * i + k] : s.out[step][k][2 * i + 1]) + offset;
+            store_pair(whole ? a.out : a.sums, whole ? a.out_precision : F32, at + dim, x * factor, y * factor);
         }
-        if (item.parts > 1 && (lane & 3) == 0) a.weights[2 * part] = s.largest[i] * a.scale, a.weights[2 * part + 1] = weight;
+        if (!whole && (lane & 3) == 0) a.weights[2 * part] = s.largest[i] * a.scale, a.weights[2 * part + 1] = weight;
     }
 }

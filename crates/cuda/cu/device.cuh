@@ -99,28 +99,6 @@ FN void copy4(void* to, const void* from, int bytes) {
 FN void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> FN void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// A barrier in shared memory that opens when all bytes announced to it have been copied; then it can be used again.
-FN void barrier_create(u64* b) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)) : "memory"); }
-FN void barriers_created() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-FN void barrier_expect(u64* b, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
-// Waits for its opening number 0, 1, ..., of which the last bit is told.
-FN void barrier_wait(u64* b, u32 parity) {
-    asm volatile(
-        "{\n.reg .pred open;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n@open bra done;\nbra again;\ndone:\n}"
-        ::"r"(shared_address(b)), "r"(parity)
-        : "memory");
-}
-// A whole number of 16-byte units, copied by no thread.
-FN void copy_bulk(void* to, const void* from, u32 bytes, u64* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
-}
-// What this thread wrote to shared memory comes before copies that it starts later.
-FN void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 // Four 8x8 matrices of 16-bit elements; lane i of each group of eight has the address of row i of its matrix.
 FN void load_matrices(u32 (&r)[4], const void* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

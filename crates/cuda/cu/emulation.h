@@ -257,34 +257,6 @@ template <int N> static void copies_wait() {
     }
 }
 
-// Bulk copies, too, happen when they are waited for; what was announced must be what comes.
-struct BulkCopy {
-    u64* barrier;
-    void* to;
-    const void* from;
-    u32 bytes;
-};
-static thread_local std::vector<BulkCopy> bulk_copies;
-FN void barrier_create(u64* b) { *b = 0; }
-FN void barriers_created() {}
-FN void barrier_expect(u64* b, u32 bytes) { *b = bytes; }
-static void barrier_wait(u64* b, u32) {
-    u64 came = 0;
-    std::vector<BulkCopy> others;
-    for (const BulkCopy& c : bulk_copies) {
-        if (c.barrier != b) others.push_back(c);
-        else came += c.bytes, memcpy(c.to, c.from, c.bytes);
-    }
-    bulk_copies.swap(others);
-    if (came != *b) {
-        fprintf(stderr, "%llu bytes were announced, %llu came\n", *b, came);
-        abort();
-    }
-    *b = 0;
-}
-FN void copy_bulk(void* to, const void* from, u32 bytes, u64* b) { bulk_copies.push_back({b, to, from, bytes}); }
-FN void fence_bulk() {}
-
 static void load_matrices_as(u32 (&r)[4], const void* p, bool transposed) {
     const int lane = thread_id() & 31, slot = meet(&p, sizeof p, nothing);
     for (int matrix = 0; matrix < 4; matrix++) {

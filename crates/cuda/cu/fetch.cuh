@@ -28,31 +28,10 @@ FN void fetch_tile(char* stage, const Place& place, u32 head, int from, int to, 
     }
 }
 
-#if BULK
-// The same: a lane copies a row, and `full` opens when all have come. Parameters come as above.
-FN void fetch_rows(char* stage, u64* full, const Place& place, u32 head, int from, int to, u32 page, u32 slot) {
-    const int lane = thread_id() & 31, half = lane >> 4, row = lane & 15;
-    const bool wanted = row >= from && row < to;
-    const int first = from > 0 ? from : 0, end = to < TILE ? to : TILE;
-    if (lane == 0) barrier_expect(full, (end - first) * 2 * ROW_BYTES);
-    sync_warp();
-    char* at = stage + half * HALF_BYTES + row * ROW_STRIDE;
-    if (wanted) {
-        copy_bulk(at, row_at(place, half, head, page, slot + row), ROW_BYTES, full);
-    } else {
-        for (int unit = 0; unit < UNITS; unit++) *(Four*)(at + 16 * unit) = {0, 0, 0, 0};
-        fence_bulk();
-    }
-    if (QUANTISED) copy4(stage + 2 * HALF_BYTES + lane * 4, parameters_at(place, half, head, page, slot + row), wanted ? 4 : 0);
-}
-#endif
-
 // A warp's walk over its tiles of all items of its share: of each item first, first + WARPS, ... Fetching runs ahead of
 // folding, into the next item, too.
 struct Fetch {
     char* ring;
-    // One for every stage of the ring, if BULK.
-    u64* full;
     u32 head;
     // Tiles fetched and folded, of all items.
     int fetched, folded;
@@ -84,15 +63,10 @@ FN void start_item(Fetch& f, const Args& a, const Item& item) {
     f.next_pages = page_of_tile(a, f, 32 + (thread_id() & 31));
 }
 
-FN Fetch start_fetch(const Args& a, const Item& item, u32 head, char* ring, u64* full) {
+FN Fetch start_fetch(const Args& a, const Item& item, u32 head, char* ring) {
     Fetch f;
-    f.ring = ring, f.full = full, f.head = head;
+    f.ring = ring, f.head = head;
     f.fetched = f.folded = 0;
-#if BULK
-    if ((thread_id() & 31) < STAGES) barrier_create(full + (thread_id() & 31));
-    barriers_created();
-    sync_warp();
-#endif
     start_item(f, a, item);
     return f;
 }
@@ -106,15 +80,13 @@ FN void fetch_next(Fetch& f, const Args& a) {
             f.next_pages = page_of_tile(a, f, f.at + 32 + (thread_id() & 31));
         }
         const u32 page = shuffle(f.pages, f.at % 32);
-        const int at = (f.first + WARPS * f.at) * TILE, size = a.place.page_size, stage = f.fetched % STAGES;
-        char* to = f.ring + stage * STAGE_BYTES;
+        const int at = (f.first + WARPS * f.at) * TILE, size = a.place.page_size;
+        char* to = f.ring + f.fetched % STAGES * STAGE_BYTES;
         auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[f.table + (at + row) / size] : page; };
         auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };
 #if SMALL_PAGES
         auto page_or_first = [&](int row) { return at + row >= f.low && at + row < f.high ? page_of(row) : 0u; };
         fetch_tile(to, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
-#elif BULK
-        fetch_rows(to, f.full + stage, a.place, f.head, f.low - at, f.high - at, page, slot_of(0));
 #else
         fetch_tile(to, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
 #endif
@@ -127,9 +99,6 @@ FN void fetch_next(Fetch& f, const Args& a) {
 FN const char* next_tile(Fetch& f) {
     const int stage = f.folded % STAGES;
     copies_wait<STAGES - 2>();
-#if BULK
-    barrier_wait(f.full + stage, f.folded / STAGES & 1);
-#endif
     sync_warp();
     f.folded++;
     return f.ring + stage * STAGE_BYTES;

@@ -90,9 +90,6 @@ FN float line_sum(float x) {
     return x + shuffle_xor(x, 2);
 }
 
-// Which dimension of a step the column of a product of values is: half 0 or 1, column 0 to 7.
-FN int value_column(int half, int column) { return QUANTISED ? 2 * column + half : 8 * half + column; }
-
 #if QUANTISED
 FN void parameters_of_position(const float* parameters, int i, float& scale, float& zero) {
 #if KV == KV_FP8

@@ -1,16 +1,13 @@
 // A tile: sixteen positions of one head, aligned to position 0, keys and values as stored, in shared memory.
 // So that the eight rows of a matrix load touch all banks, the 16-byte units of a row change places by the row's
-// number; where a row has no multiple of eight units, or is copied in one piece (BULK), rows are apart by an odd number of units instead.
+// number; where a row has no multiple of eight units, rows are apart by an odd number of units instead.
 #include "codec.cuh"
 #include "place.cuh"
 
 #define TILE 16
 #define ROW_BYTES (HEAD_DIM * ELEMENT_BYTES)
 #define UNITS (ROW_BYTES / 16)
-#ifndef BULK
-#define BULK 0
-#endif
-#define MIXED (UNITS % 8 == 0 && !BULK)
+#define MIXED (UNITS % 8 == 0)
 #define ROW_STRIDE (MIXED ? ROW_BYTES : 16 * (UNITS | 1))
 #define HALF_BYTES (TILE * ROW_STRIDE)
 // Keys, values, and for the quantised the parameters of both.

@@ -244,28 +244,18 @@ mod fast {
         conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
     }
 
-    #[test]
-    fn rows_copied_in_one_piece_attend_the_same() {
-        let cuda = emulated(false);
-        cuda.tuning.set(Tuning { bulk: true, shares: 3, ..Tuning::default() });
-        conformance::stale_contents_of_pages_never_reach_a_result(&cuda, Tolerance::BF16);
-    }
-
     /// Chunks of two rows and more, as the kernel for many rows sees them: strips of one and two, all codecs.
     #[test]
     fn rows_of_a_chunk_attend_like_rows_by_themselves() {
-        let of = |strips, span, stages, queries_in_registers| ChunkOptions {
+        let of = |strips, span, stages| ChunkOptions {
             strips,
-            warps: 2,
+            warps: 5 - stages,
             span,
             stages,
             min_blocks: 1,
-            queries_in_registers,
             staggered: stages == 3,
-            together: stages,
-            prefetch: stages == 3,
         };
-        for chunk in [of(1, 32, 2, true), of(2, 16, 3, false)] {
+        for chunk in [of(1, 32, 2), of(2, 16, 3)] {
             let cuda = emulated(false);
             cuda.tuning.set(Tuning {
                 chunk_lines: 2,

@@ -31,8 +31,6 @@ pub(crate) struct AttentionOptions {
     pub(crate) min_blocks: usize,
     /// A tile may lie in several pages.
     pub(crate) small_pages: bool,
-    /// Rows are copied in one piece each.
-    pub(crate) bulk: bool,
 }
 
 /// Of `cu/attention_chunk.cu`.
@@ -45,14 +43,8 @@ pub struct ChunkOptions {
     pub span: usize,
     pub stages: usize,
     pub min_blocks: usize,
-    /// Or in shared memory.
-    pub queries_in_registers: bool,
     /// Half of the warps is behind the others by half a span.
     pub staggered: bool,
-    /// Steps of 16 dimensions whose sums are made together.
-    pub together: usize,
-    /// Operands are loaded before the last ones are used.
-    pub prefetch: bool,
 }
 
 impl Kernel {
@@ -104,7 +96,6 @@ impl Kernel {
                 ("STAGES", attention.stages),
                 ("MIN_BLOCKS", attention.min_blocks),
                 ("SMALL_PAGES", usize::from(attention.small_pages)),
-                ("BULK", usize::from(attention.bulk)),
             ]);
         }
         if let Some(chunk) = self.chunk {
@@ -114,10 +105,7 @@ impl Kernel {
                 ("SPAN", chunk.span),
                 ("STAGES", chunk.stages),
                 ("MIN_BLOCKS", chunk.min_blocks),
-                ("QUERIES_IN_REGISTERS", usize::from(chunk.queries_in_registers)),
                 ("STAGGERED", usize::from(chunk.staggered)),
-                ("TOGETHER", chunk.together),
-                ("PREFETCH", usize::from(chunk.prefetch)),
             ]);
         }
         options

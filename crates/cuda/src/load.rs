@@ -38,12 +38,12 @@ impl Load {
     pub(crate) fn tuning(&self, key: &PlanKey, processors: usize) -> Tuning {
         let [warps, stages, min_blocks] = match (key.head_dim > 128, key.element_bytes) {
             (_, 4) => [0; 3],
+            (true, 1) => [4, 4, 1],
             (true, _) if self.whole >= processors => [2, 3, 2],
-            (true, bytes) => [4, 6 / bytes, 1],
+            (true, _) => [4, 2, 1],
             _ if self.total <= SMALL * processors => [8, 3, 1],
-            (false, 1) if self.whole >= processors => [2, 3, 4],
+            (false, 1) if self.whole >= processors => [2, 4, 4],
             _ if self.whole >= processors && self.longest > 128 => [2, 3, 4],
-            _ if self.whole >= processors => [4, 2, 2],
             _ => [4, 3, 2],
         };
         Tuning { warps, stages, min_blocks, ..Tuning::default() }
@@ -59,7 +59,16 @@ impl Load {
         let at_once = self.whole / self.kv_heads <= shares;
         let whole =
             if at_once { processors * self.longest <= 2 * self.total } else { self.longest <= 2 * MERGING };
-        if whole { Cuts::Parts(u32::MAX) } else { Cuts::Even(shares.min(tiles / LEAST_PART).max(1)) }
+        if whole {
+            return Cuts::Parts(u32::MAX);
+        }
+        let shares = shares.min(tiles / LEAST_PART).max(1);
+        // Of equal lengths each is cut alike, if that does not leave many places empty.
+        let batch = self.whole / self.kv_heads;
+        let alike = shares / batch * batch;
+        let is_even = self.longest * self.whole == self.total && alike > 0;
+        let loses = |alike: usize| tiles.div_ceil(alike) - tiles / shares;
+        Cuts::Even(if is_even && loses(alike) <= MERGING { alike } else { shares })
     }
 }
 
@@ -91,8 +100,11 @@ mod tests {
         assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
         assert_eq!(chosen(8, 32768, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(1, 200_000, llama), (Cuts::Even(33), [4, 3, 2]));
-        assert_eq!(chosen(64, 4096, gemma), (Cuts::Even(132), [4, 3, 1]));
-        assert_eq!(chosen(1, 200_000, gemma), (Cuts::Even(132), [4, 3, 1]));
+        assert_eq!(chosen(24, 512, llama), (whole, [4, 3, 2]));
+        assert_eq!(chosen(64, 4096, gemma), (Cuts::Even(128), [4, 2, 1]));
+        assert_eq!(chosen(256, 1024, gemma), (whole, [2, 3, 2]));
+        assert_eq!(chosen(1, 200_000, gemma), (Cuts::Even(132), [4, 2, 1]));
+        assert_eq!(chosen(64, 4096, [1, 256, 1]), (Cuts::Even(128), [4, 4, 1]));
     }
 
     #[test]

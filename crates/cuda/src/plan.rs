@@ -64,7 +64,6 @@ pub struct Tuning {
     /// Lines (rows times heads of a group) from which a span of rows is a chunk.
     pub chunk_lines: usize,
     pub chunk: Option<ChunkOptions>,
-    pub bulk: bool,
 }
 
 impl PlanKey {
@@ -97,8 +96,7 @@ impl PlanKey {
 
     fn options(&self, blocks: usize, small_pages: bool, measured: Tuning) -> AttentionOptions {
         let asked = self.tuning;
-        let bulk = (asked.bulk || measured.bulk) && !small_pages;
-        let stage = self.stage_bytes(bulk);
+        let stage = self.stage_bytes();
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
         let four = 8 * stage + self.results_bytes(4, 8 * blocks) + RESERVED <= SHARED;
         let warps = or(or(asked.warps, measured.warps), if four { 4 } else { 2 });
@@ -109,25 +107,23 @@ impl PlanKey {
         let fits = SHARED / (warps * stages * stage + self.results_bytes(warps, self.group) + RESERVED);
         let min_blocks =
             or(or(asked.min_blocks, measured.min_blocks), if blocks > 1 { 1 } else { fits.clamp(1, 2) });
-        AttentionOptions { blocks, warps, stages, min_blocks, small_pages, bulk }
+        AttentionOptions { blocks, warps, stages, min_blocks, small_pages }
     }
 
     fn chunk_lines(&self) -> usize {
         if self.tuning.chunk_lines > 0 { self.tuning.chunk_lines } else { CHUNK_LINES }
     }
 
+    /// By measurement: where the registers suffice, more warps.
     fn chunk(&self) -> ChunkOptions {
-        let large = self.head_dim * self.element_bytes.max(2) > 256;
+        let (large, quantised) = (self.head_dim > 128, self.element_bytes == 1);
         let usual = ChunkOptions {
             strips: 1,
-            warps: 8,
-            span: if large { 32 } else { 64 },
-            stages: 2,
+            warps: if large { 8 } else { 12 },
+            span: if self.head_dim * self.element_bytes.max(2) > 256 { 32 } else { 64 },
+            stages: if quantised { 2 } else { 3 },
             min_blocks: 1,
-            queries_in_registers: self.head_dim <= 128,
-            staggered: false,
-            together: 1,
-            prefetch: false,
+            staggered: !quantised,
         };
         self.tuning.chunk.unwrap_or(usual)
     }
@@ -145,9 +141,9 @@ impl PlanKey {
     }
 
     /// Keys and values of so many positions, with parameters, in shared memory, as in `cu/tile.cuh`.
-    fn positions_bytes(&self, positions: usize, bulk: bool) -> usize {
+    fn positions_bytes(&self, positions: usize) -> usize {
         let units = self.head_dim * self.element_bytes / 16;
-        let units = if units.is_multiple_of(8) && !bulk { units } else { units | 1 };
+        let units = if units.is_multiple_of(8) { units } else { units | 1 };
         2 * positions * (16 * units + if self.element_bytes == 1 { 4 } else { 0 })
     }
 
@@ -155,21 +151,19 @@ impl PlanKey {
         warps * columns * (self.head_dim + 2) * 4
     }
 
-    fn stage_bytes(&self, bulk: bool) -> usize {
-        self.positions_bytes(TILE as usize, bulk)
+    fn stage_bytes(&self) -> usize {
+        self.positions_bytes(TILE as usize)
     }
 
     fn shared_bytes(&self, program: &Program, columns: usize) -> usize {
         match program {
-            // The rings, the warps' results, a barrier for every stage.
+            // The rings, `RING_BYTES` of `cu/attention_merge.cuh`, and the warps' results.
             Program::Columns(o) => {
-                let rings = o.warps * o.stages * self.stage_bytes(o.bulk) + 16;
-                rings + self.results_bytes(o.warps, columns) + if o.bulk { o.warps * o.stages * 8 } else { 0 }
+                o.warps * o.stages * self.stage_bytes() + 16 + self.results_bytes(o.warps, columns)
             }
             // The ring, where the rows of two spans lie, the queries.
             Program::Chunk(o) => {
-                let queries = if o.queries_in_registers { 0 } else { o.lines() * self.head_dim * 2 };
-                o.stages * self.positions_bytes(o.span, false) + 2 * o.span * 8 + queries
+                o.stages * self.positions_bytes(o.span) + 2 * o.span * 8 + o.lines() * self.head_dim * 2
             }
         }
     }

@@ -54,7 +54,7 @@ fn compare(
     let mut best: Vec<(f64, Tuning)> = times.map(time).zip(tunings).collect();
     best.sort_by(|a, b| a.0.total_cmp(&b.0));
     println!("  {what}");
-    for (time, tuning) in best.iter().take(9).chain(best.iter().filter(|b| b.1 == Tuning::default())) {
+    for (time, tuning) in best.iter().take(16).chain(best.iter().filter(|b| b.1 == Tuning::default())) {
         println!("    {time:>8.1} us{} {}", also(*time), short(tuning));
         report.rows.push(json!({ "sweep": what, "us": time, "tuning": format!("{tuning:?}") }));
     }
@@ -67,16 +67,13 @@ fn short(t: &Tuning) -> String {
     }
     if let Some(c) = t.chunk {
         return format!(
-            "strips {} warps {} span {} stages {} blocks {} together {}{}{}{}",
+            "strips {} warps {} span {} stages {} blocks {}{}",
             c.strips,
             c.warps,
             c.span,
             c.stages,
             c.min_blocks,
-            c.together,
-            if c.queries_in_registers { " registers" } else { "" },
             if c.staggered { " staggered" } else { "" },
-            if c.prefetch { " prefetch" } else { "" },
         );
     }
     let cuts = match (t.part_tiles, t.shares) {
@@ -84,8 +81,7 @@ fn short(t: &Tuning) -> String {
         (0, shares) => format!("{shares} shares"),
         (tiles, _) => format!("parts of {tiles}"),
     };
-    let bulk = if t.bulk { " bulk" } else { "" };
-    format!("{cuts}, warps {} stages {} blocks {}{bulk}", t.warps, t.stages, t.min_blocks)
+    format!("{cuts}, warps {} stages {} blocks {}", t.warps, t.stages, t.min_blocks)
 }
 
 /// Warps, stages, blocks.
@@ -94,7 +90,6 @@ type Blocks = (usize, usize, usize);
 const OF_128: &[Blocks] = &[(4, 3, 2), (4, 2, 2), (8, 3, 1), (2, 3, 4), (2, 2, 4), (2, 4, 3), (4, 4, 1)];
 const OF_256: &[Blocks] = &[(4, 3, 1), (4, 2, 1), (2, 3, 2), (2, 2, 3), (2, 6, 1), (1, 3, 4), (1, 6, 2)];
 const OF_8_BITS: &[Blocks] = &[(2, 3, 4), (4, 6, 2), (2, 6, 4), (4, 4, 2), (2, 4, 4), (4, 3, 3)];
-const BULK: &[Blocks] = &[(4, 3, 2), (2, 3, 4)];
 
 fn tunings(case: &AttentionCase) -> Vec<Tuning> {
     let tiles = case.context.div_ceil(16) * case.batch;
@@ -104,10 +99,8 @@ fn tunings(case: &AttentionCase) -> Vec<Tuning> {
         (_, 256) => OF_256,
         _ => OF_128,
     };
-    let plain = plain.iter().map(|blocks| (blocks, false));
-    let bulk = if case.dtype == KvDtype::Bf16 && case.heads.dim == 128 { BULK } else { &[] };
-    for (&(warps, stages, min_blocks), bulk) in plain.chain(bulk.iter().map(|blocks| (blocks, true))) {
-        let with = Tuning { warps, stages, min_blocks, bulk, ..Tuning::default() };
+    for &(warps, stages, min_blocks) in plain {
+        let with = Tuning { warps, stages, min_blocks, ..Tuning::default() };
         let full = 132 * min_blocks / case.heads.kv;
         let mut seen = vec![0];
         for shares in [full, full / 2, full / 4, case.batch, 2 * case.batch, 3 * case.batch, 4 * case.batch] {
@@ -148,53 +141,31 @@ pub(crate) fn prefill(bench: &Bench, report: &mut Report) -> Result<(), String> 
     Ok(())
 }
 
-/// Strips, warps, span, stages, blocks, queries in registers, staggered, steps together, prefetch.
-type Options = [usize; 9];
+/// Strips, warps, span, stages, blocks, staggered.
+type Options = [usize; 6];
 
 const NARROW: &[Options] = &[
-    [1, 8, 64, 2, 1, 1, 0, 1, 0],
-    [2, 8, 64, 2, 1, 0, 0, 1, 0],
-    [1, 8, 64, 3, 1, 1, 1, 1, 0],
-    [1, 8, 64, 2, 1, 1, 0, 4, 1],
-    [2, 8, 32, 3, 1, 0, 1, 1, 0],
-    [1, 8, 64, 2, 1, 1, 0, 1, 1],
-    [1, 8, 64, 2, 1, 1, 0, 2, 1],
-    [1, 8, 128, 3, 1, 1, 1, 1, 0],
-    [2, 8, 32, 3, 1, 0, 0, 1, 0],
-    [2, 8, 32, 2, 1, 0, 0, 2, 1],
-    [1, 8, 64, 3, 1, 1, 1, 4, 1],
-    [2, 4, 64, 2, 2, 0, 0, 1, 0],
-    [2, 4, 32, 2, 2, 0, 0, 2, 1],
+    [1, 12, 64, 2, 1, 0],
+    [1, 12, 64, 3, 1, 1],
+    [2, 8, 64, 2, 1, 0],
+    [1, 8, 64, 3, 1, 1],
+    [1, 6, 64, 2, 2, 0],
+    [1, 12, 32, 3, 1, 0],
 ];
-const WIDE: &[Options] = &[
-    [1, 8, 32, 2, 1, 0, 0, 1, 0],
-    [1, 8, 32, 3, 1, 0, 1, 1, 0],
-    [1, 8, 32, 2, 1, 0, 0, 4, 1],
-    [1, 4, 32, 2, 2, 1, 0, 1, 0],
-];
+const WIDE: &[Options] = &[[1, 8, 32, 2, 1, 0], [1, 8, 32, 3, 1, 1]];
 
 pub(crate) fn chunks(bench: &Bench, report: &mut Report) -> Result<(), String> {
     for ((name, heads), dtype, rows, context, options) in [
         (LLAMA, KvDtype::Bf16, 8192, 8192, NARROW),
         (LLAMA, KvDtype::Bf16, 2048, 2048, NARROW),
-        (LLAMA, KvDtype::Fp8, 8192, 8192, &NARROW[..5]),
+        (LLAMA, KvDtype::Fp8, 8192, 8192, &NARROW[..3]),
         (LLAMA, KvDtype::Int8, 8192, 8192, &NARROW[..3]),
         (GEMMA, KvDtype::Bf16, 8192, 8192, WIDE),
         (GEMMA, KvDtype::Fp8, 8192, 8192, &WIDE[..2]),
     ] {
         let (case, flops) = chunk(heads, dtype, rows, context);
-        let of = |&[strips, warps, span, stages, min_blocks, registers, staggered, together, prefetch]: &Options| {
-            let chunk = ChunkOptions {
-                strips,
-                warps,
-                span,
-                stages,
-                min_blocks,
-                queries_in_registers: registers == 1,
-                staggered: staggered == 1,
-                together,
-                prefetch: prefetch == 1,
-            };
+        let of = |&[strips, warps, span, stages, min_blocks, staggered]: &Options| {
+            let chunk = ChunkOptions { strips, warps, span, stages, min_blocks, staggered: staggered == 1 };
             Tuning { chunk: Some(chunk), ..Tuning::default() }
         };
         let tunings: Vec<_> = [Tuning::default()].into_iter().chain(options.iter().map(of)).collect();

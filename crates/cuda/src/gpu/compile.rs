@@ -121,19 +121,14 @@ mod tests {
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
                 let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
-                let bulk = !small_pages;
-                let options =
-                    AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages, bulk };
+                let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
                 let chunk = ChunkOptions {
                     strips: 1,
                     warps: 8,
                     span: 32,
                     stages: 3,
                     min_blocks: 1,
-                    queries_in_registers: bulk,
-                    staggered: bulk,
-                    together: 2,
-                    prefetch: bulk,
+                    staggered: small_pages,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
                 compiles(ROTATE.with_head(&layout));
