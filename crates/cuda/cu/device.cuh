@@ -27,7 +27,7 @@ FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
 
-struct Four {
+struct __align__(16) Four {
     u32 x, y, z, w;
 };
 // What another block wrote before its fence: not from this processor's own cache.

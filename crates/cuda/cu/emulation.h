@@ -167,7 +167,7 @@ FN u32 shuffle(u32 x, int lane) { return from_lane(x, lane); }
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
 
-struct Four {
+struct alignas(16) Four {
     u32 x, y, z, w;
 };
 FN float load_fresh(const float* p) { return *p; }

@@ -15,6 +15,26 @@ pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated");
 pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert");
 pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
 
+pub(crate) const SKINNY: Kernel = Kernel::new::<SkinnyArgs>("skinny");
+
+/// The most rows for which a kernel of ours reads weights faster than the library.
+const FEW_ROWS: usize = 4;
+/// Of a block of `cu/skinny.cu`.
+const SKINNY_WARPS: usize = 4;
+/// Warps that a multiprocessor should have, at the expense of cutting sums.
+const WARPS_WANTED: usize = 32;
+
+#[repr(C)]
+struct SkinnyArgs {
+    x: u64,
+    w: u64,
+    out: u64,
+    outputs: u32,
+    cols: u32,
+    parts: u32,
+    precision: i32,
+}
+
 #[repr(C)]
 struct EmbedArgs {
     table: u64,
@@ -216,8 +236,32 @@ impl Cuda {
             precision: w.precision,
             deterministic: self.deterministic(),
         };
+        if !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8) {
+            // SAFETY: the shapes were checked above.
+            return unsafe { self.multiply_few(product) };
+        }
         // SAFETY: the shapes were checked above.
         unsafe { if self.device.multiply(product)? { Ok(()) } else { self.multiply(product) } }
+    }
+
+    /// # Safety
+    /// The addresses have room for the shapes; rows are whole units of 16 bytes.
+    unsafe fn multiply_few(&self, p: Product) -> Result<(), BackendError> {
+        let wanted = WARPS_WANTED * self.device.processors();
+        let parts = wanted.div_ceil(p.outputs).next_power_of_two().min(SKINNY_WARPS);
+        let args = SkinnyArgs {
+            x: p.x,
+            w: p.w,
+            out: p.out,
+            outputs: p.outputs as u32,
+            cols: p.cols as u32,
+            parts: parts as u32,
+            precision: p.precision as i32,
+        };
+        let blocks = p.outputs.div_ceil(SKINNY_WARPS / parts);
+        let grid = Grid::new(blocks, 1, 32 * SKINNY_WARPS as u32);
+        // SAFETY: the caller's promise; outputs beyond the last are not written.
+        unsafe { launch(&*self.device, SKINNY.with_rows(p.rows), grid, &args) }
     }
 
     /// # Safety

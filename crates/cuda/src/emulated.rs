@@ -243,6 +243,11 @@ mod fast {
         conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
     }
 
+    #[test]
+    fn few_rows_are_multiplied_by_a_kernel_of_their_own() {
+        conformance::linear_matches_the_reference(&emulated(false), Tolerance::BF16);
+    }
+
     /// With the blocks that measurements prefer; every precision, pages of all kinds.
     #[test]
     fn stale_contents_of_pages_never_reach_a_result() {

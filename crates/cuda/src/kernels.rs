@@ -10,6 +10,8 @@ pub(crate) struct Kernel {
     pub(crate) name: &'static str,
     args_bytes: usize,
     head: Option<HeadOptions>,
+    /// Rows that a kernel for few of them has.
+    rows: Option<usize>,
     pub(crate) attention: Option<AttentionOptions>,
 }
 
@@ -35,11 +37,15 @@ pub(crate) struct AttentionOptions {
 impl Kernel {
     /// The entry of `cu/{name}.cu` that takes an `A`.
     pub(crate) const fn new<A>(name: &'static str) -> Self {
-        Self { name, args_bytes: size_of::<A>(), head: None, attention: None }
+        Self { name, args_bytes: size_of::<A>(), head: None, rows: None, attention: None }
     }
 
     pub(crate) fn with_head(self, layout: &PageLayout) -> Self {
         Self { head: Some(HeadOptions { dim: layout.head_dim, dtype: layout.dtype }), ..self }
+    }
+
+    pub(crate) fn with_rows(self, rows: usize) -> Self {
+        Self { rows: Some(rows), ..self }
     }
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
@@ -70,6 +76,7 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
+        options.extend(self.rows.map(|rows| ("ROWS", rows)));
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),
@@ -100,7 +107,7 @@ macro_rules! texts {
 
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh" "attention_merge.cuh"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::attention::{ANGLES, ATTENTION, ROTATE};
     use crate::choose::{CHOOSE, PEAKS};
-    use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM};
+    use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM, SKINNY};
     use crate::gpu::bench::{FILL, READ};
     use crate::kernels::AttentionOptions;
     use crate::pages::{COPY, ROWS, ZERO};
@@ -117,6 +117,7 @@ mod tests {
         let plain =
             [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO, PEAKS, CHOOSE];
         plain.into_iter().for_each(compiles);
+        [1, 3, 4].into_iter().for_each(|rows| compiles(SKINNY.with_rows(rows)));
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
                 let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
