@@ -8,32 +8,47 @@
 // A column's sums do not depend on its neighbours: tile i belongs to warp i mod WARPS, warps and then parts are
 // merged in order, and a tile that a column does not see leaves its bits as they are.
 //
-// The grid is the same whatever the lengths are; what a block does it reads from `work`, so that a captured launch
+// The grid is the same whatever the lengths are; what a block does it reads from `items`, so that a captured launch
 // serves other lengths. See plan.rs.
 #include "attention_merge.cuh"
 
-FN void attend(const Args& a, const Item& item, u32 head, char* shared) {
-    const int warp = thread_id() >> 5;
-    char* ring = shared + warp * STAGES * STAGE_BYTES;
-    Columns c;
-    load_columns(c, a, item, head);
-    Fetch fetch = start_fetch(a, item, head, warp);
+FN void attend(const Args& a, const Item& item, Fetch& fetch, char* shared) {
+    start_fetch(fetch, a, item, thread_id() >> 5);
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a, item, ring, i);
+    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a, item, i);
+    Columns c;
+    load_columns(c, a, item, fetch.head);
     for (int i = 0; i < fetch.count; i++) {
-        copies_wait<STAGES - 2>();
-        sync_warp();
-        fetch_next(fetch, a, item, ring, i + STAGES - 1);
-        fold_tile(c, a, ring + (i % STAGES) * STAGE_BYTES, (fetch.first + WARPS * i) * TILE);
+        wait_for_tile(fetch, i);
+        fetch_next(fetch, a, item, i + STAGES - 1);
+        fold_tile(c, a, stage_of(fetch, i), (fetch.first + WARPS * i) * TILE);
     }
+    fetch.before += fetch.count;
     copies_wait<0>();
     sync_block();
-    merge_warps(c, a, item, head, shared);
+    merge_warps(c, a, item, fetch.head, shared);
 }
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
+    let_next_start();
+    after_previous();
     DYNAMIC_SHARED(shared);
-    const u32 head = block_id() % a.kv_heads, share = block_id() / a.kv_heads;
-    const Item* items = items_of(a);
-    for (int i = a.work[share]; i < a.work[share + 1]; i++) attend(a, items[i], head, shared);
+    Item item = a.items[block_id() / a.kv_heads];
+    if (item.rows == 0) return;
+    const int warp = thread_id() >> 5;
+    Fetch fetch;
+    fetch.ring = shared + warp * STAGES * STAGE_BYTES;
+    fetch.full = (u64*)(shared + SHARED_BYTES) + warp * STAGES;
+    fetch.before = 0;
+    fetch.head = block_id() % a.kv_heads;
+#if BULK
+    if ((thread_id() & 31) < STAGES) barrier_create(fetch.full + (thread_id() & 31));
+    barriers_created();
+    sync_warp();
+#endif
+    for (;;) {
+        attend(a, item, fetch, shared);
+        if (item.next == 0) return;
+        item = a.items[item.next];
+    }
 }

@@ -1,46 +1,8 @@
 // The parts of attention.cu.
-#include "tile.cuh"
+#include "fetch.cuh"
 
-#define STEPS (HEAD_DIM / 16)
 // Columns of a block; eight make a block of a product.
 #define COLUMNS (8 * BLOCKS)
-
-// As in plan.rs.
-struct Item {
-    // Rows of the batch, and the position of the first.
-    int row, rows, position;
-    // Where page 0 of the sequence would be in `pages`.
-    int table;
-    // Tiles of this part.
-    int tile0, tile1;
-    // The first part's place among all, this part's number, how many.
-    int first_part, part, parts;
-    int counter;
-    int unused[2];
-};
-
-struct Args {
-    const float* qkv;
-    void* out;
-    const u32* pages;
-    // Where the items of each share start, and where the last one's end; then, at a multiple of four, the items.
-    const int* work;
-    // Of every part, head and column: sums, then (largest score, weight).
-    float* sums;
-    float* weights;
-    u32* counters;
-    Place place;
-    u32 kv_heads;
-    u32 group;
-    // Positions that a row sees; 0 for all.
-    u32 window;
-    int out_precision;
-    // Scale of the scores, times log2(e).
-    float scale;
-    u32 shares;
-};
-
-FN const Item* items_of(const Args& a) { return (const Item*)(a.work + (a.shares + 4) / 4 * 4); }
 
 // What a lane holds of the columns. Column 8 b + 2 (lane % 4) + j has index [b][j].
 struct Columns {
@@ -57,11 +19,6 @@ struct Columns {
     float offset[BLOCKS][2];
 #endif
 };
-
-FN int first_seen(const Args& a, int position) {
-    const int first = position + 1 - (int)a.window;
-    return a.window == 0 || first < 0 ? 0 : first;
-}
 
 FN void load_queries(u32 (&query)[STEPS][2], float& sum, const float* from, bool real) {
     sum = 0.f;
@@ -105,54 +62,6 @@ FN void load_columns(Columns& c, const Args& a, const Item& item, u32 head) {
 #pragma unroll
             for (int i = 0; i < 4; i++) c.out[b][step][i] = 0.f;
     }
-}
-
-// A warp's walk over its tiles: first, first + WARPS, ...
-struct Fetch {
-    u32 head;
-    int first, count;
-    // Positions that the item sees: [low, high).
-    int low, high;
-    // Pages of 32 tiles, one a lane: those in use, and the next.
-    u32 pages, next_pages;
-};
-
-FN u32 page_of_tile(const Args& a, const Item& item, const Fetch& f, int i) {
-    if (SMALL_PAGES || i >= f.count) return 0;
-    return a.pages[item.table + (int)((f.first + WARPS * i) * TILE / a.place.page_size)];
-}
-
-FN Fetch start_fetch(const Args& a, const Item& item, u32 head, int warp) {
-    Fetch f;
-    f.head = head;
-    f.first = item.tile0 + (warp - item.tile0 % WARPS + WARPS) % WARPS;
-    f.count = f.first < item.tile1 ? (item.tile1 - f.first + WARPS - 1) / WARPS : 0;
-    f.low = first_seen(a, item.position);
-    f.high = item.position + item.rows;
-    f.pages = page_of_tile(a, item, f, thread_id() & 31);
-    f.next_pages = page_of_tile(a, item, f, 32 + (thread_id() & 31));
-    return f;
-}
-
-// Starts copying the warp's i-th tile, if there is one.
-FN void fetch_next(Fetch& f, const Args& a, const Item& item, char* ring, int i) {
-    if (i > 0 && i % 32 == 0) {
-        f.pages = f.next_pages;
-        f.next_pages = page_of_tile(a, item, f, i + 32 + (thread_id() & 31));
-    }
-    const u32 page = shuffle(f.pages, i % 32);
-    if (i < f.count) {
-        const int at = (f.first + WARPS * i) * TILE, size = a.place.page_size;
-        auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[item.table + (at + row) / size] : page; };
-        auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };
-        if (SMALL_PAGES) {
-            auto page_or_first = [&](int row) { return at + row >= f.low && at + row < f.high ? page_of(row) : 0u; };
-            fetch_tile(ring + (i % STAGES) * STAGE_BYTES, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
-        } else {
-            fetch_tile(ring + (i % STAGES) * STAGE_BYTES, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
-        }
-    }
-    copies_commit();
 }
 
 // Parameters of the lane's two positions.
@@ -242,16 +151,20 @@ FN void weigh(Columns& c, int b, float (&s)[4], const Args& a, const char* stage
 // Folds a tile, whose first position is given, into the columns.
 FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
     float s[BLOCKS][4];
-    u32 operand[STEPS][4];
-    load_keys(operand, stage);
+    // One step more than there are, where a load brings two.
+    u32 operand[(STEPS + PER_LOAD - 1) / PER_LOAD][PER_LOAD][4];
+#pragma unroll
+    for (int i = 0; i < STEPS; i += PER_LOAD) load_keys(operand[i / PER_LOAD], stage, i);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) s[b][i] = 0.f;
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) multiply(s[b], operand[step], c.query[b][step][0], c.query[b][step][1]);
+        for (int step = 0; step < STEPS; step++)
+            multiply(s[b], operand[step / PER_LOAD][step % PER_LOAD], c.query[b][step][0], c.query[b][step][1]);
     }
-    load_values(operand, stage + HALF_BYTES);
+#pragma unroll
+    for (int i = 0; i < STEPS; i += PER_LOAD) load_values(operand[i / PER_LOAD], stage + HALF_BYTES, i);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
         u32 w[2];
@@ -262,13 +175,13 @@ FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
             float(&out)[4] = c.out[b][step];
 #if QUANTISED
             float sum[4] = {0.f, 0.f, 0.f, 0.f};
-            multiply(sum, operand[step], w[0], w[1]);
+            multiply(sum, operand[step / PER_LOAD][step % PER_LOAD], w[0], w[1]);
 #pragma unroll
             for (int i = 0; i < 4; i++) out[i] = fmaf(out[i], factor[i & 1], sum[i] * unit[i & 1]);
 #else
 #pragma unroll
             for (int i = 0; i < 4; i++) out[i] *= factor[i & 1];
-            multiply(out, operand[step], w[0], w[1]);
+            multiply(out, operand[step / PER_LOAD][step % PER_LOAD], w[0], w[1]);
 #endif
         }
     }

@@ -13,6 +13,19 @@ typedef unsigned long long u64;
     static_assert(sizeof(Args) == ARGS_BYTES, "the arguments of " #name);    \
     extern "C" __global__ void __launch_bounds__(threads, blocks) octavo_##name(const __grid_constant__ Args a)
 
+// Kernels that are launched to overlap: the next one may start, and waits here for this one to end. Nothing that an
+// earlier kernel writes is touched before, and no thread ends before.
+FN void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+FN void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 FN int thread_id() { return threadIdx.x; }
 FN int block_id() { return blockIdx.x; }
 FN int block_id_y() { return blockIdx.y; }
@@ -24,6 +37,7 @@ FN float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x,
 FN u32 shuffle_xor(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 FN float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+FN bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
 
@@ -91,6 +105,28 @@ FN void copy4(void* to, const void* from, int bytes) {
 }
 FN void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> FN void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// A barrier in shared memory that opens when all bytes announced to it have been copied; then it can be used again.
+FN void barrier_create(u64* b) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)) : "memory"); }
+FN void barriers_created() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+FN void barrier_expect(u64* b, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+// Waits for its opening number 0, 1, ..., of which the last bit is told.
+FN void barrier_wait(u64* b, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred open;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n@open bra done;\nbra again;\ndone:\n}"
+        ::"r"(shared_address(b)), "r"(parity)
+        : "memory");
+}
+// A whole number of 16-byte units, copied by no thread.
+FN void copy_bulk(void* to, const void* from, u32 bytes, u64* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
+// What this thread wrote to shared memory comes before copies that it starts later.
+FN void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Four 8x8 matrices of 16-bit elements; lane i of each group of eight has the address of row i of its matrix.
 FN void load_matrices(u32 (&r)[4], const void* p) {

@@ -123,6 +123,8 @@ static void run_grid(u32 x, u32 y, u32 threads, u32 shared, std::function<void()
         for (machine.x = 0; machine.x < x; machine.x++) run_block();
 }
 
+FN void let_next_start() {}
+FN void after_previous() {}
 FN int thread_id() { return machine.now->id; }
 FN int block_id() { return machine.x; }
 FN int block_id_y() { return machine.y; }
@@ -164,6 +166,12 @@ FN float shuffle_xor(float x, int mask) { return from_lane(x, thread_id() ^ mask
 FN u32 shuffle_xor(u32 x, int mask) { return from_lane(x, thread_id() ^ mask); }
 FN float shuffle(float x, int lane) { return from_lane(x, lane); }
 FN u32 shuffle(u32 x, int lane) { return from_lane(x, lane); }
+static bool any_lane(bool x) {
+    const int slot = meet(&x, sizeof x, nothing);
+    bool any = false;
+    for (int lane = 0; lane < 32; lane++) any |= my_warp().slots[slot][lane][0] != 0;
+    return any;
+}
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
 
@@ -247,6 +255,34 @@ template <int N> static void copies_wait() {
         groups.erase(groups.begin());
     }
 }
+
+// Bulk copies, too, happen when they are waited for; what was announced must be what comes.
+struct BulkCopy {
+    u64* barrier;
+    void* to;
+    const void* from;
+    u32 bytes;
+};
+static thread_local std::vector<BulkCopy> bulk_copies;
+FN void barrier_create(u64* b) { *b = 0; }
+FN void barriers_created() {}
+FN void barrier_expect(u64* b, u32 bytes) { *b = bytes; }
+static void barrier_wait(u64* b, u32) {
+    u64 came = 0;
+    std::vector<BulkCopy> others;
+    for (const BulkCopy& c : bulk_copies) {
+        if (c.barrier != b) others.push_back(c);
+        else came += c.bytes, memcpy(c.to, c.from, c.bytes);
+    }
+    bulk_copies.swap(others);
+    if (came != *b) {
+        fprintf(stderr, "%llu bytes were announced, %llu came\n", *b, came);
+        abort();
+    }
+    *b = 0;
+}
+FN void copy_bulk(void* to, const void* from, u32 bytes, u64* b) { bulk_copies.push_back({b, to, from, bytes}); }
+FN void fence_bulk() {}
 
 static void load_matrices_as(u32 (&r)[4], const void* p, bool transposed) {
     const int lane = thread_id() & 31, slot = meet(&p, sizeof p, nothing);

@@ -17,6 +17,8 @@ FN float silu(float x) { return x / (1.f + expf(-x)); }
 FN float gelu(float x) { return 0.5f * x * (1.f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
 
 KERNEL(gated, Args, 256, 1) {
+    let_next_start();
+    after_previous();
     const u64 count = (u64)a.rows * a.cols, step = (u64)grid_blocks() * block_threads();
     for (u64 i = (u64)block_id() * block_threads() + thread_id(); i < count; i += step) {
         u64 row = i / a.cols, col = i - row * a.cols;

@@ -18,6 +18,8 @@ struct Args {
 FN float inverse_of(float squares, u32 cols, float eps) { return 1.f / sqrtf(squares / (float)cols + eps); }
 
 KERNEL(norm, Args, 1024, 1) {
+    let_next_start();
+    after_previous();
     SHARED float scratch[32];
     const u64 at = (u64)block_id() * a.cols;
     float inverse = 1.f;

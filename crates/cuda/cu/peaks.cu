@@ -9,6 +9,8 @@ struct Args {
 };
 
 KERNEL(peaks, Args, 256, 1) {
+    let_next_start();
+    after_previous();
     SHARED Peak scratch[8];
     const u32 from = block_id() * a.part, to = from + a.part < a.vocab ? from + a.part : a.vocab;
     const float* logits = a.logits + (u64)block_id_y() * a.vocab;

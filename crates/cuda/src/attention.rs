@@ -1,21 +1,22 @@
 //! Angles, rotation and storing, attention.
 
 use crate::arena::{CudaArena, Place};
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::dense::threads_for;
 use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
-use crate::plan::{Plan, PlanKey, Room, Shape};
+use crate::plan::{Plan, PlanKey, Program, Room, Shape};
 use crate::precision::Precision;
 use crate::steps::Need;
 use crate::values::{CudaBuf, CudaVector};
 use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
 use std::sync::Arc;
 
-pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
-pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
-pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles").overlapping();
+pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate").overlapping();
+pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention").overlapping();
+pub(crate) const CHUNK: Kernel = Kernel::new::<AttentionArgs>("attention_chunk");
 
 #[repr(C)]
 struct AnglesArgs {
@@ -45,7 +46,7 @@ struct AttentionArgs {
     qkv: u64,
     out: u64,
     pages: u64,
-    work: u64,
+    items: u64,
     sums: u64,
     weights: u64,
     counters: u64,
@@ -55,7 +56,7 @@ struct AttentionArgs {
     window: u32,
     out_precision: i32,
     scale: f32,
-    shares: u32,
+    unused: i32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -96,18 +97,18 @@ impl Scratch {
     }
 }
 
-/// A plan whose work is on the device.
+/// A plan whose items are on the device.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) plan: Plan,
-    work: Vec<Memory>,
+    items: Vec<Memory>,
 }
 
 impl Placed {
     pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan) -> Result<Self, BackendError> {
-        let work = plan.launches.iter().map(|launch| Memory::of(device, &launch.work));
-        let work = work.collect::<Result<_, _>>()?;
-        Ok(Self { plan, work })
+        let items = plan.launches.iter().map(|launch| Memory::of(device, &launch.items));
+        let items = items.collect::<Result<_, _>>()?;
+        Ok(Self { plan, items })
     }
 }
 
@@ -131,6 +132,9 @@ impl Cuda {
             scale,
         };
         let grid = Grid::new(positions.count, 1, threads_for(inv_freq.len(), 128));
+        if self.left_out(Only::Kernel("angles")) {
+            return Ok(());
+        }
         // SAFETY: a block a position, and the shape of the output was checked.
         unsafe { launch(&*self.device, ANGLES, grid, &args) }
     }
@@ -173,6 +177,9 @@ impl Cuda {
         let kernel = ROTATE.with_head(arena.layout());
         let count = if staged.is_some() { count } else { rows.tokens.len() };
         let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        if self.left_out(Only::Kernel("rotate")) {
+            return Ok(());
+        }
         // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
         unsafe { launch(&*self.device, kernel, grid, &args) }
     }
@@ -208,7 +215,7 @@ impl Cuda {
             qkv: qkv.address(),
             out: out.overwrite(short),
             pages: self.staged(Need::Pages, 0).unwrap_or(batch.pages.address()),
-            work: 0,
+            items: 0,
             sums,
             weights,
             counters,
@@ -218,27 +225,33 @@ impl Cuda {
             window: spec.window.unwrap_or(0),
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
-            shares: 0,
+            unused: 0,
         };
-        for (launch, work) in placed.plan.launches.iter().zip(&placed.work) {
-            args.work = staged.unwrap_or(work.address());
-            // SAFETY: the work was made of the checked batch, and there is room for its parts.
-            unsafe { self.launch_attention(launch.shape, layout, &mut args)? };
+        for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
+            args.items = staged.unwrap_or(items.address());
+            // SAFETY: the items were made of the checked batch, and there is room for their parts.
+            unsafe { self.launch_attention(launch.shape, layout, &args)? };
         }
         Ok(())
     }
 
     /// # Safety
-    /// All addresses of `args` are valid, and `work` is that of a launch of this shape.
+    /// All addresses of `args` are valid, and `items` are those of a launch of this shape.
     unsafe fn launch_attention(
         &self,
         shape: Shape,
         layout: &PageLayout,
-        args: &mut AttentionArgs,
+        args: &AttentionArgs,
     ) -> Result<(), BackendError> {
-        args.shares = shape.shares as u32;
-        let kernel = ATTENTION.with_head(layout).with_attention(shape.options);
-        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.options.warps as u32);
+        if self.left_out(Only::Kernel("attention")) {
+            return Ok(());
+        }
+        let kernel = match shape.program {
+            Program::Columns(options) => ATTENTION.with_attention(options),
+            Program::Chunk(options) => CHUNK.with_chunk(options),
+        };
+        let kernel = kernel.with_head(layout);
+        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.program.warps() as u32);
         let grid = Grid { shared: shape.shared as u32, ..grid };
         // SAFETY: the caller's promise.
         unsafe { launch(&*self.device, kernel, grid, args) }

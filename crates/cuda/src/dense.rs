@@ -1,6 +1,6 @@
 //! Rows by themselves: embeddings, norms, gates, products.
 
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::device::{Grid, Product};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
@@ -9,20 +9,18 @@ use crate::steps::Need;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
-pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed");
-pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm");
-pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated");
-pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert");
+pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed").overlapping();
+pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm").overlapping();
+pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated").overlapping();
+pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert").overlapping();
 pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
 
-pub(crate) const SKINNY: Kernel = Kernel::new::<SkinnyArgs>("skinny");
+pub(crate) const FEW: Kernel = Kernel::new::<SkinnyArgs>("skinny").overlapping();
 
 /// The most rows for which a kernel of ours reads weights faster than the library.
-const FEW_ROWS: usize = 4;
-/// Of a block of `cu/skinny.cu`.
-const SKINNY_WARPS: usize = 4;
-/// Warps that a multiprocessor should have, at the expense of cutting sums.
-const WARPS_WANTED: usize = 32;
+const FEW_ROWS: usize = 32;
+/// Outputs and warps of a block of `cu/skinny.cu`.
+const SKINNY: [usize; 2] = [16, 8];
 
 #[repr(C)]
 struct SkinnyArgs {
@@ -31,8 +29,8 @@ struct SkinnyArgs {
     out: u64,
     outputs: u32,
     cols: u32,
-    parts: u32,
     precision: i32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -116,6 +114,9 @@ impl Cuda {
             unused: 0,
         };
         let grid = Grid::new(ids.count, 1, threads_for(table.cols, 256));
+        if self.left_out(Only::Kernel("embed")) {
+            return Ok(());
+        }
         // SAFETY: a block a token; the ids were checked against the table, the output's shape against both.
         unsafe { launch(&*self.device, EMBED, grid, &args) }
     }
@@ -150,6 +151,9 @@ impl Cuda {
             out_precision: self.short() as i32,
         };
         let grid = Grid::new(x.rows(), 1, threads_for(x.cols(), 1024));
+        if self.left_out(Only::Kernel("norm")) {
+            return Ok(());
+        }
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
         unsafe { launch(&*self.device, NORM, grid, &args) }
     }
@@ -172,6 +176,9 @@ impl Cuda {
             unused: 0,
         };
         let blocks = (out.rows() * out.cols()).div_ceil(256).min(16 * self.device.processors());
+        if self.left_out(Only::Kernel("gated")) {
+            return Ok(());
+        }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
         unsafe { launch(&*self.device, GATED, Grid::new(blocks, 1, 256), &args) }
     }
@@ -236,6 +243,9 @@ impl Cuda {
             precision: w.precision,
             deterministic: self.deterministic(),
         };
+        if self.left_out(Only::Product(w.rows, w.cols)) {
+            return Ok(());
+        }
         if !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8) {
             // SAFETY: the shapes were checked above.
             return unsafe { self.multiply_few(product) };
@@ -246,22 +256,20 @@ impl Cuda {
 
     /// # Safety
     /// The addresses have room for the shapes; rows are whole units of 16 bytes.
-    unsafe fn multiply_few(&self, p: Product) -> Result<(), BackendError> {
-        let wanted = WARPS_WANTED * self.device.processors();
-        let parts = wanted.div_ceil(p.outputs).next_power_of_two().min(SKINNY_WARPS);
+    pub(crate) unsafe fn multiply_few(&self, p: Product) -> Result<(), BackendError> {
         let args = SkinnyArgs {
             x: p.x,
             w: p.w,
             out: p.out,
             outputs: p.outputs as u32,
             cols: p.cols as u32,
-            parts: parts as u32,
             precision: p.precision as i32,
+            unused: 0,
         };
-        let blocks = p.outputs.div_ceil(SKINNY_WARPS / parts);
-        let grid = Grid::new(blocks, 1, 32 * SKINNY_WARPS as u32);
-        // SAFETY: the caller's promise; outputs beyond the last are not written.
-        unsafe { launch(&*self.device, SKINNY.with_rows(p.rows), grid, &args) }
+        let [outputs, warps] = SKINNY;
+        let grid = Grid::new(p.outputs.div_ceil(outputs), 1, 32 * warps as u32);
+        // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
+        unsafe { launch(&*self.device, FEW.with_rows(p.rows), grid, &args) }
     }
 
     /// # Safety

@@ -228,6 +228,7 @@ mod same_bits_whatever_the_batch {
 
 mod fast {
     use super::{Tolerance, emulated};
+    use crate::kernels::ChunkOptions;
     use crate::plan::Tuning;
     use octavo_backend::conformance;
 
@@ -246,6 +247,38 @@ mod fast {
     #[test]
     fn few_rows_are_multiplied_by_a_kernel_of_their_own() {
         conformance::linear_matches_the_reference(&emulated(false), Tolerance::BF16);
+    }
+
+    #[test]
+    fn rows_copied_in_one_piece_attend_the_same() {
+        let cuda = emulated(false);
+        cuda.tuning.set(Tuning { bulk: true, shares: 3, ..Tuning::default() });
+        conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
+        conformance::stale_contents_of_pages_never_reach_a_result(&cuda, Tolerance::BF16);
+    }
+
+    /// Chunks of two rows and more, as the kernel for many rows sees them: strips of one and two, all codecs.
+    #[test]
+    fn rows_of_a_chunk_attend_like_rows_by_themselves() {
+        let of = |strips, span, stages, queries_in_registers| ChunkOptions {
+            strips,
+            warps: 2,
+            span,
+            stages,
+            min_blocks: 1,
+            queries_in_registers,
+        };
+        for chunk in [of(1, 32, 2, true), of(2, 16, 3, false)] {
+            let cuda = emulated(false);
+            cuda.tuning.set(Tuning {
+                chunk_lines: 2,
+                chunk: Some(chunk),
+                part_tiles: 2,
+                ..Tuning::default()
+            });
+            conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
+            conformance::stale_contents_of_pages_never_reach_a_result(&cuda, Tolerance::BF16);
+        }
     }
 
     /// With the blocks that measurements prefer; every precision, pages of all kinds.

@@ -10,9 +10,12 @@ pub(crate) struct Kernel {
     pub(crate) name: &'static str,
     args_bytes: usize,
     head: Option<HeadOptions>,
+    /// May be launched before the kernel before it has ended, for which it waits itself.
+    pub(crate) overlaps: bool,
     /// Rows that a kernel for few of them has.
     rows: Option<usize>,
     pub(crate) attention: Option<AttentionOptions>,
+    chunk: Option<ChunkOptions>,
 }
 
 /// For kernels that know how keys and values are stored.
@@ -32,16 +35,44 @@ pub(crate) struct AttentionOptions {
     pub(crate) min_blocks: usize,
     /// A tile may lie in several pages.
     pub(crate) small_pages: bool,
+    /// Rows are copied in one piece each.
+    pub(crate) bulk: bool,
+}
+
+/// Of `cu/attention_chunk.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChunkOptions {
+    /// Strips of sixteen lines for each warp.
+    pub strips: usize,
+    pub warps: usize,
+    /// Positions of a span.
+    pub span: usize,
+    pub stages: usize,
+    pub min_blocks: usize,
+    /// Or in shared memory.
+    pub queries_in_registers: bool,
 }
 
 impl Kernel {
     /// The entry of `cu/{name}.cu` that takes an `A`.
     pub(crate) const fn new<A>(name: &'static str) -> Self {
-        Self { name, args_bytes: size_of::<A>(), head: None, rows: None, attention: None }
+        Self {
+            name,
+            args_bytes: size_of::<A>(),
+            overlaps: false,
+            head: None,
+            rows: None,
+            attention: None,
+            chunk: None,
+        }
     }
 
     pub(crate) fn with_head(self, layout: &PageLayout) -> Self {
         Self { head: Some(HeadOptions { dim: layout.head_dim, dtype: layout.dtype }), ..self }
+    }
+
+    pub(crate) const fn overlapping(self) -> Self {
+        Self { overlaps: true, ..self }
     }
 
     pub(crate) fn with_rows(self, rows: usize) -> Self {
@@ -50,6 +81,10 @@ impl Kernel {
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
         Self { attention: Some(attention), ..self }
+    }
+
+    pub(crate) fn with_chunk(self, chunk: ChunkOptions) -> Self {
+        Self { chunk: Some(chunk), ..self }
     }
 
     #[cfg(test)]
@@ -84,6 +119,17 @@ impl Kernel {
                 ("STAGES", attention.stages),
                 ("MIN_BLOCKS", attention.min_blocks),
                 ("SMALL_PAGES", usize::from(attention.small_pages)),
+                ("BULK", usize::from(attention.bulk)),
+            ]);
+        }
+        if let Some(chunk) = self.chunk {
+            options.extend([
+                ("STRIPS", chunk.strips),
+                ("WARPS", chunk.warps),
+                ("SPAN", chunk.span),
+                ("STAGES", chunk.stages),
+                ("MIN_BLOCKS", chunk.min_blocks),
+                ("QUERIES_IN_REGISTERS", usize::from(chunk.queries_in_registers)),
             ]);
         }
         options
@@ -106,7 +152,8 @@ macro_rules! texts {
 }
 
 const TEXTS: &[(&str, &str)] = texts![
-    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh" "attention_merge.cuh"
+    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
+    "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];

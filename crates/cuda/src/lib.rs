@@ -36,7 +36,7 @@ mod steps;
 mod values;
 
 pub use arena::CudaArena;
-pub use backend::{Cuda, Options};
+pub use backend::{Cuda, Only, Options};
 pub use gpu::OpenError;
 pub use gpu::bench;
 pub use values::{CudaBuf, CudaMatrix, CudaVector};

@@ -112,8 +112,6 @@ unsafe impl Plain for u8 {}
 // SAFETY: plain numbers.
 unsafe impl Plain for u32 {}
 // SAFETY: plain numbers.
-unsafe impl Plain for i32 {}
-// SAFETY: plain numbers.
 unsafe impl Plain for f32 {}
 
 pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {

@@ -9,22 +9,27 @@
 //!
 //! - a [`Shape`]: program, shared memory, grid. When decoding it depends on the heads, the number of rows and, by a
 //!   few steps, on how long the contexts are; never on which tiles a block reads. Blocks without work leave at once.
-//! - `work`: the shares and their items, which a block finds by its number. Copied to an address that stays the same
-//!   (`batch.rs`), it is all that differs from one step to the next, beside the page numbers.
+//! - [`Item`]s, the pieces: a block finds its first by its number, and in each the number of the next. Copied to an
+//!   address that stays the same, they are all that differs from one step to the next, beside the page numbers.
 //!
 //! What else a launch needs stays where it is: parts and counters lie in `Scratch` (`attention.rs`), whose addresses
 //! change only when [`Plan::room`] is more than ever before, and counters are zero again when a launch ends. So a
 //! graph may be replayed if the shapes are those it was captured with and the scratch has not moved since.
 
 use crate::batch::Tables;
-use crate::kernels::AttentionOptions;
+use crate::kernels::{AttentionOptions, ChunkOptions};
 use crate::load::Load;
-use octavo_backend::{AttentionSpec, PageLayout};
+use crate::memory::Plain;
+use octavo_backend::{AttentionSpec, PageLayout, Span};
 
 /// Positions of a tile.
 const TILE: u32 = 16;
 /// Tiles of a part where bits may not depend on the batch.
 const FIXED_PART: u32 = 32;
+/// Lines from which rows are a chunk: fewer are better off with the kernel for few columns.
+const CHUNK_LINES: usize = 33;
+/// The fewest tiles that are worth a part of a chunk.
+const LEAST_CHUNK_PART: u32 = 32;
 /// What part of a share may be moved to a neighbour so that a work stays whole.
 const SLACK: u64 = 16;
 /// Shared memory of a multiprocessor that blocks may have, of which each takes 1 KiB more than it asks for.
@@ -52,6 +57,10 @@ pub struct Tuning {
     pub warps: usize,
     pub stages: usize,
     pub min_blocks: usize,
+    /// Lines (rows times heads of a group) from which a span of rows is a chunk.
+    pub chunk_lines: usize,
+    pub chunk: Option<ChunkOptions>,
+    pub bulk: bool,
 }
 
 impl PlanKey {
@@ -84,30 +93,80 @@ impl PlanKey {
 
     fn options(&self, blocks: usize, small_pages: bool, measured: Tuning) -> AttentionOptions {
         let asked = self.tuning;
+        let bulk = (asked.bulk || measured.bulk) && !small_pages;
+        let stage = self.stage_bytes(bulk);
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
-        let warps =
-            or(or(asked.warps, measured.warps), if 8 * self.stage_bytes() < SHARED - 1024 { 4 } else { 2 });
-        let most = (SHARED - 1024) / self.stage_bytes() / warps;
+        let warps = or(or(asked.warps, measured.warps), if 8 * stage < SHARED - 1024 { 4 } else { 2 });
+        let most = (SHARED - 1024) / stage / warps;
         let usual = if blocks > 2 { most.min(3) } else { (most / 2).clamp(2, 6).min(most) };
         let stages = or(or(asked.stages, measured.stages), usual).clamp(2, most.max(2));
-        let fits = SHARED / (warps * stages * self.stage_bytes() + 1024);
+        let fits = SHARED / (warps * stages * stage + 1024);
         let min_blocks =
             or(or(asked.min_blocks, measured.min_blocks), if blocks > 1 { 1 } else { fits.clamp(1, 2) });
-        AttentionOptions { blocks, warps, stages, min_blocks, small_pages }
+        AttentionOptions { blocks, warps, stages, min_blocks, small_pages, bulk }
     }
 
-    /// As in `cu/tile.cuh`.
-    fn stage_bytes(&self) -> usize {
+    fn chunk_lines(&self) -> usize {
+        if self.tuning.chunk_lines > 0 { self.tuning.chunk_lines } else { CHUNK_LINES }
+    }
+
+    fn chunk(&self) -> ChunkOptions {
+        let large = self.head_dim * self.element_bytes.max(2) > 256;
+        let usual = ChunkOptions {
+            strips: 1,
+            warps: 8,
+            span: if large { 32 } else { 64 },
+            stages: 2,
+            min_blocks: 1,
+            queries_in_registers: true,
+        };
+        self.tuning.chunk.unwrap_or(usual)
+    }
+
+    /// Tiles of a part of a chunk: all, unless there are fewer blocks than the device has room for.
+    fn chunk_part(&self, chunks: &[Work], room: usize) -> u32 {
+        if self.tuning.part_tiles > 0 {
+            return self.tuning.part_tiles;
+        }
+        if chunks.len() * self.kv_heads >= room {
+            return u32::MAX;
+        }
+        let tiles: usize = chunks.iter().map(|w| w.tiles() as usize).sum();
+        ((tiles * self.kv_heads).div_ceil(room) as u32).max(LEAST_CHUNK_PART)
+    }
+
+    /// Keys and values of so many positions, with parameters, in shared memory, as in `cu/tile.cuh`.
+    fn positions_bytes(&self, positions: usize, bulk: bool) -> usize {
         let units = self.head_dim * self.element_bytes / 16;
-        2 * TILE as usize * 16 * (units | 1) + if self.element_bytes == 1 { 128 } else { 0 }
+        let units = if units.is_multiple_of(8) && !bulk { units } else { units | 1 };
+        2 * positions * (16 * units + if self.element_bytes == 1 { 4 } else { 0 })
     }
 
-    /// Bytes of shared memory: the rings, and over them, at the end, the warps' results.
-    fn shared_bytes(&self, options: &AttentionOptions) -> usize {
-        let rings = options.warps * options.stages * self.stage_bytes();
-        let results = options.warps * options.blocks * 8 * (self.head_dim + 2) * 4;
-        // A matrix load of an odd number of 16-byte units reads one unit on.
-        rings.max(results) + 16
+    fn stage_bytes(&self, bulk: bool) -> usize {
+        self.positions_bytes(TILE as usize, bulk)
+    }
+
+    fn shared_bytes(&self, program: &Program) -> usize {
+        match program {
+            // `SHARED_BYTES` of `cu/attention_merge.cuh`, and a barrier for every stage.
+            Program::Columns(o) => {
+                let rings = o.warps * o.stages * self.stage_bytes(o.bulk);
+                let results = o.warps * o.blocks * 8 * (self.head_dim + 2) * 4;
+                rings.max(results) + 16 + if o.bulk { o.warps * o.stages * 8 } else { 0 }
+            }
+            // The ring, where the rows of two spans lie, the queries.
+            Program::Chunk(o) => {
+                let queries = if o.queries_in_registers { 0 } else { o.lines() * self.head_dim * 2 };
+                o.stages * self.positions_bytes(o.span, false) + 2 * o.span * 8 + queries
+            }
+        }
+    }
+}
+
+impl ChunkOptions {
+    /// Lines of a block: rows times heads of a group.
+    fn lines(&self) -> usize {
+        16 * self.strips * self.warps
     }
 }
 
@@ -125,47 +184,71 @@ pub(crate) struct Item {
     part: i32,
     parts: i32,
     counter: i32,
-    unused: [i32; 2],
+    next: i32,
+    unused: i32,
 }
 
-impl Item {
-    const WORDS: usize = size_of::<Self>() / 4;
+// SAFETY: twelve numbers of four bytes.
+unsafe impl Plain for Item {}
 
-    fn words(&self) -> [i32; Self::WORDS] {
-        let [a, b] = self.unused;
-        [
-            self.row,
-            self.rows,
-            self.position,
-            self.table,
-            self.tile0,
-            self.tile1,
-            self.first_part,
-            self.part,
-            self.parts,
-            self.counter,
-            a,
-            b,
-        ]
-    }
+impl Item {
+    /// Nothing to do.
+    const NONE: Self = Self {
+        row: 0,
+        rows: 0,
+        position: 0,
+        table: 0,
+        tile0: 0,
+        tile1: 0,
+        first_part: 0,
+        part: 0,
+        parts: 0,
+        counter: 0,
+        next: 0,
+        unused: 0,
+    };
 }
 
 /// What a launch looks like whatever the lengths: part of what a captured graph is kept for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Shape {
-    pub(crate) options: AttentionOptions,
+    pub(crate) program: Program,
     /// Bytes of shared memory.
     pub(crate) shared: usize,
     /// Blocks for each key-value head.
     pub(crate) shares: usize,
 }
 
+/// Which kernel, and its options.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Program {
+    Columns(AttentionOptions),
+    Chunk(ChunkOptions),
+}
+
+impl Program {
+    pub(crate) fn warps(&self) -> usize {
+        match self {
+            Self::Columns(options) => options.warps,
+            Self::Chunk(options) => options.warps,
+        }
+    }
+
+    /// Columns, or lines, of a part that is merged.
+    fn columns(&self) -> usize {
+        match self {
+            Self::Columns(options) => 8 * options.blocks,
+            Self::Chunk(options) => options.lines(),
+        }
+    }
+}
+
 /// One launch: all items have the same options.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) shape: Shape,
-    /// What the kernel reads as `work`.
-    pub(crate) work: Vec<i32>,
+    /// The first of every share, then the others.
+    pub(crate) items: Vec<Item>,
     /// Parts that are merged, of all items; 0 where none is.
     pub(crate) parts: usize,
     /// Items of several parts.
@@ -198,8 +281,12 @@ impl Plan {
     pub(crate) fn new(processors: usize, key: PlanKey, tables: &Tables) -> Self {
         let [narrow, wide] = key.blocks();
         let small_pages = !tables.page_size.is_multiple_of(TILE as usize);
-        let decoding = work_of(&key, tables, 8 * narrow / key.group, true);
-        let chunks = work_of(&key, tables, 8 * wide / key.group, false);
+        let lines = |span: &Span| span.rows * key.group;
+        let is_chunk = |span: &Span| !key.deterministic && span.rows > 1 && lines(span) >= key.chunk_lines();
+        let chunk = key.chunk();
+        let decoding = work_of(&key, tables, 8 * narrow / key.group, |span| span.rows == 1);
+        let few = work_of(&key, tables, 8 * wide / key.group, |span| span.rows > 1 && !is_chunk(span));
+        let chunks = work_of(&key, tables, chunk.lines() / key.group, is_chunk);
         let mut launches = Vec::new();
         if !decoding.is_empty() {
             let load = Load::new(decoding.iter().map(Work::tiles), key.kv_heads);
@@ -214,14 +301,18 @@ impl Plan {
                 (false, 0) => load.cuts(shares),
                 (false, tiles) => Cuts::Parts(tiles),
             };
-            launches.push(Launch::new(&key, options, shares, &cut(&decoding, cuts)));
+            launches.push(Launch::new(&key, Program::Columns(options), shares, &cut(&decoding, cuts)));
         }
-        if !chunks.is_empty() {
+        if !few.is_empty() {
             let options = key.options(wide, small_pages, Tuning::default());
             let part = if key.tuning.part_tiles == 0 { FIXED_PART } else { key.tuning.part_tiles };
-            let cuts = if key.deterministic { Cuts::At(part) } else { Cuts::Parts(u32::MAX) };
-            let pieces = cut(&chunks, cuts);
-            launches.push(Launch::new(&key, options, pieces.len(), &pieces));
+            let pieces = cut(&few, if key.deterministic { Cuts::At(part) } else { Cuts::Parts(u32::MAX) });
+            launches.push(Launch::new(&key, Program::Columns(options), pieces.len(), &pieces));
+        }
+        if !chunks.is_empty() {
+            let part = key.chunk_part(&chunks, processors * chunk.min_blocks);
+            let pieces = cut(&chunks, Cuts::Parts(part));
+            launches.push(Launch::new(&key, Program::Chunk(chunk), pieces.len(), &pieces));
         }
         Self { launches }
     }
@@ -233,7 +324,7 @@ impl Plan {
     /// What the launches need of the scratch, one after another.
     pub(crate) fn room(&self, kv_heads: usize, dim: usize) -> Room {
         let of = |launch: &Launch| {
-            let columns = launch.parts * kv_heads * 8 * launch.shape.options.blocks;
+            let columns = launch.parts * kv_heads * launch.shape.program.columns();
             Room { sums: columns * dim * 4, weights: columns * 8, counters: launch.counters * kv_heads * 4 }
         };
         self.launches.iter().map(of).fold(Room::default(), Room::max)
@@ -259,25 +350,21 @@ impl Room {
 }
 
 impl Launch {
-    fn new(key: &PlanKey, options: AttentionOptions, shares: usize, pieces: &[Piece]) -> Self {
+    fn new(key: &PlanKey, program: Program, shares: usize, pieces: &[Piece]) -> Self {
         let items = items(pieces);
         let parts = items.iter().filter(|item| item.parts > 1).count();
         let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
-        let mut work = starts(pieces, shares.min(pieces.len()));
-        // The other shares are empty.
-        work.resize(shares + 1, pieces.len() as i32);
-        work.resize(work.len().next_multiple_of(4), 0);
-        work.extend(items.iter().flat_map(Item::words));
-        let shape = Shape { options, shared: key.shared_bytes(&options), shares };
-        Self { shape, work, parts, counters }
+        let items = linked(&items, &starts(pieces, shares), shares);
+        let shape = Shape { program, shared: key.shared_bytes(&program), shares };
+        Self { shape, items, parts, counters }
     }
 }
 
-/// The rows of spans of one row (decoding) or of more, at most `most` together.
-fn work_of(key: &PlanKey, tables: &Tables, most: usize, decoding: bool) -> Vec<Work> {
+/// The rows of the spans that are wanted, at most `most` together.
+fn work_of(key: &PlanKey, tables: &Tables, most: usize, wanted: impl Fn(&Span) -> bool) -> Vec<Work> {
     let mut work = Vec::new();
     for (span, table) in tables.spans.iter().zip(tables.origins()) {
-        if span.rows == 0 || (span.rows == 1) != decoding {
+        if !wanted(span) {
             continue;
         }
         for first in (0..span.rows).step_by(most) {
@@ -352,19 +439,40 @@ fn even(work: &[Work], shares: usize) -> Vec<Piece> {
 }
 
 /// Where each share's pieces start, and the last one's end: pieces in order, each in the share that its middle is in.
-fn starts(pieces: &[Piece], shares: usize) -> Vec<i32> {
-    let total: u64 = pieces.iter().map(|p| u64::from(p.tiles[1] - p.tiles[0])).sum();
-    let (mut starts, mut before) = (vec![0; shares + 1], 0u64);
+fn starts(pieces: &[Piece], shares: usize) -> Vec<usize> {
+    if pieces.len() <= shares {
+        return (0..=pieces.len()).collect();
+    }
+    let tiles = |p: &Piece| u64::from(p.tiles[1] - p.tiles[0]);
+    let total: u64 = pieces.iter().map(tiles).sum();
+    let (mut starts, mut before) = (vec![0; shares + 1], 0);
     for piece in pieces {
-        let tiles = u64::from(piece.tiles[1] - piece.tiles[0]);
-        let share = ((2 * before + tiles) * shares as u64 / (2 * total)) as usize;
-        starts[share.min(shares - 1) + 1] += 1;
-        before += tiles;
+        let share = (2 * before + tiles(piece)) * shares as u64 / (2 * total);
+        starts[(share as usize).min(shares - 1) + 1] += 1;
+        before += tiles(piece);
     }
     for share in 0..shares {
         starts[share + 1] += starts[share];
     }
     starts
+}
+
+/// The first item of every share where its block looks for it, each with the number of the next.
+fn linked(items: &[Item], starts: &[usize], shares: usize) -> Vec<Item> {
+    let mut linked = vec![Item::NONE; shares];
+    for (share, range) in starts.windows(2).enumerate() {
+        let mut at = share;
+        for (i, item) in items[range[0]..range[1]].iter().enumerate() {
+            if i > 0 {
+                linked[at].next = linked.len() as i32;
+                at = linked.len();
+                linked.push(*item);
+            } else {
+                linked[at] = *item;
+            }
+        }
+    }
+    linked
 }
 
 fn items(pieces: &[Piece]) -> Vec<Item> {
@@ -384,7 +492,7 @@ fn items(pieces: &[Piece]) -> Vec<Item> {
                 part,
                 parts,
                 counter,
-                unused: [0; 2],
+                ..Item::NONE
             });
         }
         if parts > 1 {
@@ -411,7 +519,7 @@ fn ranges([from, to]: [u32; 2], part: u32, fixed: bool) -> Vec<[u32; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use octavo_backend::{Span, TableView};
+    use octavo_backend::TableView;
     use octavo_types::PageId;
 
     #[test]
@@ -437,7 +545,7 @@ mod tests {
     fn dealt(pieces: &[Piece], shares: usize) -> Vec<u32> {
         let starts = starts(pieces, shares);
         let tiles = |p: &Piece| p.tiles[1] - p.tiles[0];
-        starts.windows(2).map(|s| pieces[s[0] as usize..s[1] as usize].iter().map(tiles).sum()).collect()
+        starts.windows(2).map(|s| pieces[s[0]..s[1]].iter().map(tiles).sum()).collect()
     }
 
     #[test]
@@ -469,6 +577,25 @@ mod tests {
     }
 
     #[test]
+    fn a_block_finds_all_items_of_its_share() {
+        let pieces = cut(&work(&[9, 4, 3, 2, 1, 1]), Cuts::Parts(u32::MAX));
+        let linked = linked(&items(&pieces), &starts(&pieces, 2), 2);
+        let mut rows = Vec::new();
+        for share in 0..2 {
+            let (mut at, mut own) = (share, Vec::new());
+            loop {
+                own.push(linked[at].row);
+                at = linked[at].next as usize;
+                if at == 0 {
+                    break;
+                }
+            }
+            rows.push(own);
+        }
+        assert_eq!(rows, [vec![0], vec![1, 2, 3, 4, 5]]);
+    }
+
+    #[test]
     fn a_launch_looks_the_same_whatever_the_lengths() {
         let key = PlanKey {
             window: 0,
@@ -488,6 +615,6 @@ mod tests {
         };
         let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
         assert_eq!(shapes(300), shapes(1500));
-        assert_ne!(plan(300).launches[0].work, plan(1500).launches[0].work);
+        assert_ne!(plan(300).launches[0].items, plan(1500).launches[0].items);
     }
 }

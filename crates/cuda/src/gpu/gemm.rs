@@ -20,9 +20,9 @@ const WORKSPACE: usize = 32 << 20;
 const USUAL_ROWS: usize = 64;
 
 /// Algorithms that are tried.
-const TRIED: usize = 12;
+const TRIED: usize = 32;
 /// How often each.
-const TRIES: usize = 7;
+const TRIES: usize = 5;
 /// More than a device's cache holds: written between tries, so that each finds its weights in memory.
 const COLD: usize = 96 << 20;
 

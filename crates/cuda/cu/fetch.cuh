@@ -1,0 +1,112 @@
+// How a warp fetches tiles into its own ring.
+#include "work.cuh"
+
+// Starts copying the rows [from, to) of a tile into `stage`, by one warp; the others become zeros. `page_of(row)` and
+// `slot_of(row)` say where a row lies; without SMALL_PAGES they are asked for row 0 alone.
+template <class PageOf, class SlotOf>
+FN void fetch_tile(char* stage, const Place& place, u32 head, int from, int to, PageOf page_of, SlotOf slot_of) {
+    const int lane = thread_id() & 31;
+    u32 page = page_of(0), slot = slot_of(0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u8* base = row_at(place, half, head, page, slot);
+#pragma unroll
+        for (int at = lane; at < TILE * UNITS; at += 32) {
+            const int row = at / UNITS, unit = at % UNITS;
+            const bool wanted = row >= from && row < to;
+            const u8* source = base + at * 16;
+            if (SMALL_PAGES) source = wanted ? row_at(place, half, head, page_of(row), slot_of(row)) + unit * 16 : place.arena;
+            copy16(stage + half * HALF_BYTES + unit_at(row, unit), source, wanted ? 16 : 0);
+        }
+    }
+    if (QUANTISED) {
+        const int half = lane >> 4, row = lane & 15;
+        const bool wanted = row >= from && row < to;
+        const u8* source = parameters_at(place, half, head, page, slot) + row * 4;
+        if (SMALL_PAGES) source = wanted ? parameters_at(place, half, head, page_of(row), slot_of(row)) : place.arena;
+        copy4(stage + 2 * HALF_BYTES + lane * 4, source, wanted ? 4 : 0);
+    }
+}
+
+#if BULK
+// The same: a lane copies a row, and `full` opens when all have come. Parameters come as above.
+FN void fetch_rows(char* stage, u64* full, const Place& place, u32 head, int from, int to, u32 page, u32 slot) {
+    const int lane = thread_id() & 31, half = lane >> 4, row = lane & 15;
+    const bool wanted = row >= from && row < to;
+    const int first = from > 0 ? from : 0, end = to < TILE ? to : TILE;
+    if (lane == 0) barrier_expect(full, (end - first) * 2 * ROW_BYTES);
+    sync_warp();
+    char* at = stage + half * HALF_BYTES + row * ROW_STRIDE;
+    if (wanted) {
+        copy_bulk(at, row_at(place, half, head, page, slot + row), ROW_BYTES, full);
+    } else {
+        for (int unit = 0; unit < UNITS; unit++) *(Four*)(at + 16 * unit) = {0, 0, 0, 0};
+        fence_bulk();
+    }
+    if (QUANTISED) copy4(stage + 2 * HALF_BYTES + lane * 4, parameters_at(place, half, head, page, slot + row), wanted ? 4 : 0);
+}
+#endif
+
+// A warp's walk over its tiles: first, first + WARPS, ...
+struct Fetch {
+    char* ring;
+    // One for every stage of the ring, if BULK.
+    u64* full;
+    // Tiles of earlier items.
+    int before;
+    u32 head;
+    int first, count;
+    // Positions that the item sees: [low, high).
+    int low, high;
+    // Pages of 32 tiles, one a lane: those in use, and the next.
+    u32 pages, next_pages;
+};
+
+FN u32 page_of_tile(const Args& a, const Item& item, const Fetch& f, int i) {
+    if (SMALL_PAGES || i >= f.count) return 0;
+    return a.pages[item.table + (int)((f.first + WARPS * i) * TILE / a.place.page_size)];
+}
+
+FN void start_fetch(Fetch& f, const Args& a, const Item& item, int warp) {
+    f.first = item.tile0 + (warp - item.tile0 % WARPS + WARPS) % WARPS;
+    f.count = f.first < item.tile1 ? (item.tile1 - f.first + WARPS - 1) / WARPS : 0;
+    f.low = first_seen(a, item.position);
+    f.high = item.position + item.rows;
+    f.pages = page_of_tile(a, item, f, thread_id() & 31);
+    f.next_pages = page_of_tile(a, item, f, 32 + (thread_id() & 31));
+}
+
+FN char* stage_of(const Fetch& f, int i) { return f.ring + (f.before + i) % STAGES * STAGE_BYTES; }
+
+// Starts copying the warp's i-th tile, if there is one.
+FN void fetch_next(Fetch& f, const Args& a, const Item& item, int i) {
+    if (i > 0 && i % 32 == 0) {
+        f.pages = f.next_pages;
+        f.next_pages = page_of_tile(a, item, f, i + 32 + (thread_id() & 31));
+    }
+    const u32 page = shuffle(f.pages, i % 32);
+    if (i < f.count) {
+        const int at = (f.first + WARPS * i) * TILE, size = a.place.page_size;
+        char* stage = stage_of(f, i);
+        auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[item.table + (at + row) / size] : page; };
+        auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };
+#if SMALL_PAGES
+        auto page_or_first = [&](int row) { return at + row >= f.low && at + row < f.high ? page_of(row) : 0u; };
+        fetch_tile(stage, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
+#elif BULK
+        fetch_rows(stage, f.full + (f.before + i) % STAGES, a.place, f.head, f.low - at, f.high - at, page, slot_of(0));
+#else
+        fetch_tile(stage, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
+#endif
+    }
+    copies_commit();
+}
+
+// Waits for the i-th tile.
+FN void wait_for_tile(const Fetch& f, int i) {
+    copies_wait<STAGES - 2>();
+#if BULK
+    barrier_wait(f.full + (f.before + i) % STAGES, (f.before + i) / STAGES & 1);
+#endif
+    sync_warp();
+}
