@@ -64,11 +64,9 @@ struct GatedArgs {
     gate_up: u64,
     out: u64,
     cols: u32,
-    rows: u32,
     precision: i32,
     out_precision: i32,
     act: i32,
-    unused: i32,
 }
 
 #[repr(C)]
@@ -150,7 +148,7 @@ impl Cuda {
             delta_precision: delta.map_or(Precision::F32, CudaBuf::precision) as i32,
             out_precision: self.short() as i32,
         };
-        let grid = Grid::new(x.rows(), 1, threads_for(x.cols(), 1024));
+        let grid = Grid::new(x.rows(), 1, threads_for(x.cols().div_ceil(4), 1024));
         if self.left_out(Only::Kernel("norm")) {
             return Ok(());
         }
@@ -169,18 +167,17 @@ impl Cuda {
             gate_up: gate_up.address(),
             out: out.overwrite(self.short()),
             cols: out.cols() as u32,
-            rows: out.rows() as u32,
             precision: gate_up.precision() as i32,
             out_precision: self.short() as i32,
             act: i32::from(act == Activation::Gelu),
-            unused: 0,
         };
-        let blocks = (out.rows() * out.cols()).div_ceil(256).min(16 * self.device.processors());
+        let threads = threads_for(out.cols().div_ceil(4), 256);
+        let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * threads as usize), threads);
         if self.left_out(Only::Kernel("gated")) {
             return Ok(());
         }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe { launch(&*self.device, GATED, Grid::new(blocks, 1, 256), &args) }
+        unsafe { launch(&*self.device, GATED, grid, &args) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
