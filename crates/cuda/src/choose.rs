@@ -23,6 +23,8 @@ struct PeaksArgs {
     peaks: u64,
     vocab: u32,
     part: u32,
+    fours: i32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -57,13 +59,14 @@ impl Cuda {
         let rows = there.count;
         let vocab = logits.cols();
         let most = vocab.div_ceil(LEAST_PART).max(1);
-        let parts = (4 * self.device.processors()).div_ceil(logits.rows().max(1)).clamp(1, most);
+        let parts = (8 * self.device.processors()).div_ceil(logits.rows().max(1)).clamp(1, most);
         let mut choosing = self.choosing.borrow_mut();
         let peaks = Memory::at_least(&mut choosing.peaks, &self.device, logits.rows() * parts * 8)?;
         let tokens = Memory::at_least(&mut choosing.tokens, &self.device, logits.rows() * 4)?;
-        let part = vocab.div_ceil(parts) as u32;
+        let fours = vocab.is_multiple_of(4);
+        let part = (if fours { vocab / 4 } else { vocab }).div_ceil(parts) as u32;
         let (vocab, logits) = (vocab as u32, logits.address());
-        let args = PeaksArgs { logits, peaks, vocab, part };
+        let args = PeaksArgs { logits, peaks, vocab, part, fours: i32::from(fours), unused: 0 };
         if self.left_out(Only::Kernel("choose")) {
             return Ok(());
         }

@@ -17,8 +17,8 @@ pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
 
 pub(crate) const FEW: Kernel = Kernel::new::<SkinnyArgs>("skinny").overlapping();
 
-/// The most rows for which a kernel of ours reads weights faster than the library.
-const FEW_ROWS: usize = 32;
+/// The most rows for which a kernel of ours may read weights faster than the library.
+const FEW_ROWS: usize = 64;
 /// Outputs and warps of a block of `cu/skinny.cu`.
 const SKINNY: [usize; 2] = [16, 8];
 
@@ -243,12 +243,11 @@ impl Cuda {
         if self.left_out(Only::Product(w.rows, w.cols)) {
             return Ok(());
         }
-        if !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8) {
-            // SAFETY: the shapes were checked above.
-            return unsafe { self.multiply_few(product) };
-        }
+        let few = !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8);
         // SAFETY: the shapes were checked above.
-        unsafe { if self.device.multiply(product)? { Ok(()) } else { self.multiply(product) } }
+        let own = || unsafe { if few { self.multiply_few(product) } else { self.multiply(product) } };
+        // SAFETY: the shapes were checked above.
+        if unsafe { self.device.multiply(product, few.then_some(&own))? } { Ok(()) } else { own() }
     }
 
     /// # Safety

@@ -1,7 +1,7 @@
 //! A device for tests: kernels compiled with g++ against `cu/emulation.h`, memory of the process.
 
 use crate::backend::Cuda;
-use crate::device::{Device, Grid, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use libloading::Library;
 use octavo_backend::BackendError;
@@ -175,7 +175,7 @@ impl Device for Emulated {
         Ok(())
     }
 
-    unsafe fn multiply(&self, _: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         Ok(false)
     }
 

@@ -8,7 +8,7 @@ mod open;
 
 pub use open::OpenError;
 
-use crate::device::{Device, Grid, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use compile::Compiler;
 use cudarc::driver::sys::{
@@ -163,11 +163,11 @@ impl Device for Gpu {
             .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
     }
 
-    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         self.bind()?;
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
-        unsafe { gemm.multiply(product, self.stream.cu_stream()) }
+        unsafe { gemm.multiply(product, own, self.stream.cu_stream()) }
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {

@@ -119,7 +119,7 @@ impl Bench {
     pub fn product(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
         self.product_by(rows, outputs, cols, &|product| {
             // SAFETY: `product_by` allocates for these shapes.
-            let taken = unsafe { self.gpu.multiply(product)? };
+            let taken = unsafe { self.gpu.multiply(product, None)? };
             assert!(taken, "the library takes [{rows}, {cols}] by {outputs}");
             Ok(())
         })
