@@ -12,42 +12,29 @@
 // serves other lengths. See plan.rs.
 #include "attention_merge.cuh"
 
-FN void attend(const Args& a, const Item& item, Fetch& fetch, char* shared) {
-    start_fetch(fetch, a, item, thread_id() >> 5);
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a, item, i);
-    Columns c;
-    load_columns(c, a, item, fetch.head);
-    for (int i = 0; i < fetch.count; i++) {
-        wait_for_tile(fetch, i);
-        fetch_next(fetch, a, item, i + STAGES - 1);
-        fold_tile(c, a, stage_of(fetch, i), (fetch.first + WARPS * i) * TILE);
-    }
-    fetch.before += fetch.count;
-    copies_wait<0>();
-    sync_block();
-    merge_warps(c, a, item, fetch.head, shared);
-}
-
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     let_next_start();
     after_previous();
     DYNAMIC_SHARED(shared);
+    const int warp = thread_id() >> 5;
     Item item = a.items[block_id() / a.kv_heads];
     if (item.rows == 0) return;
-    const int warp = thread_id() >> 5;
-    Fetch fetch;
-    fetch.ring = shared + warp * STAGES * STAGE_BYTES;
-    fetch.full = (u64*)(shared + SHARED_BYTES) + warp * STAGES;
-    fetch.before = 0;
-    fetch.head = block_id() % a.kv_heads;
-#if BULK
-    if ((thread_id() & 31) < STAGES) barrier_create(fetch.full + (thread_id() & 31));
-    barriers_created();
-    sync_warp();
-#endif
+    char* ring = shared + warp * STAGES * STAGE_BYTES;
+    float* results = (float*)(shared + RING_BYTES);
+    u64* full = (u64*)(results + WARPS * a.columns * (HEAD_DIM + 2)) + warp * STAGES;
+    Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring, full);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
     for (;;) {
-        attend(a, item, fetch, shared);
+        Columns c;
+        load_columns(c, a, item, fetch.head);
+        const int first = first_tile(item), count = count_tiles(item);
+        for (int i = 0; i < count; i++) {
+            const char* tile = next_tile(fetch);
+            fetch_next(fetch, a);
+            fold_tile(c, a, tile, (first + WARPS * i) * TILE);
+        }
+        merge_warps(c, a, item, fetch.head, results);
         if (item.next == 0) return;
         item = a.items[item.next];
     }

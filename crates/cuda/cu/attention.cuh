@@ -3,6 +3,8 @@
 
 // Columns of a block; eight make a block of a product.
 #define COLUMNS (8 * BLOCKS)
+// Sums of which a score is made.
+#define CHAINS (STEPS >= 16 ? 4 : STEPS >= 8 ? 2 : 1)
 
 // What a lane holds of the columns. Column 8 b + 2 (lane % 4) + j has index [b][j].
 struct Columns {
@@ -157,11 +159,19 @@ FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
     for (int i = 0; i < STEPS; i += PER_LOAD) load_keys(operand[i / PER_LOAD], stage, i);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
+        // Products that do not wait for each other.
+        float sums[CHAINS][4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[b][i] = 0.f;
+        for (int i = 0; i < CHAINS * 4; i++) sums[i / 4][i % 4] = 0.f;
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
-            multiply(s[b], operand[step / PER_LOAD][step % PER_LOAD], c.query[b][step][0], c.query[b][step][1]);
+            multiply(sums[step % CHAINS], operand[step / PER_LOAD][step % PER_LOAD], c.query[b][step][0], c.query[b][step][1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[b][i] = sums[0][i];
+#pragma unroll
+            for (int chain = 1; chain < CHAINS; chain++) s[b][i] += sums[chain][i];
+        }
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i += PER_LOAD) load_values(operand[i / PER_LOAD], stage + HALF_BYTES, i);

@@ -1,12 +1,15 @@
 // Attention of many rows of one sequence: a block has one key-value head and one item, whose lines are the item's
 // rows times the heads of the group. Each warp has STRIPS strips of sixteen lines, and all go through the same spans of
-// SPAN positions, which are copied to shared memory STAGES - 1 spans ahead:
+// SPAN positions, which are copied to shared memory AHEAD spans ahead:
 //
 //   scores[16 lines][SPAN]  = queries[16][dim] * keys[dim][SPAN]
 //   out[16 lines][dim]     += weights[16][SPAN] * values[SPAN][dim]
 //
 // Scores become weights in registers. What a strip does not see at all is skipped, and only what it sees in part is
-// masked. Sums are f32 throughout; where elements have scales (8 bits), a span's sums are made apart and then added
+// masked. If STAGGERED, the second half of the warps takes each span's values when the first half takes the next one's
+// keys: of two warps that share a processor's products, one then has products for it while the other makes weights.
+//
+// Sums are f32 throughout; where elements have scales (8 bits), a span's sums are made apart and then added
 // to those before it, in f32 as well, so that no long sum is kept in the product's own precision.
 #include "attention_chunk.cuh"
 
@@ -21,16 +24,24 @@ KERNEL(attention_chunk, Args, WARPS * 32, MIN_BLOCKS) {
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) load_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16, queries + (warp * STRIPS + i) * STEPS * 128);
     start_spans(source, a);
+    const u32* own_queries = queries + warp * STRIPS * STEPS * 128;
+    const bool late = STAGGERED && warp >= WARPS / 2;
+    Weights weights;
+    const char* before = shared;
     for (int i = 0; i < spans; i++) {
-        copies_wait<STAGES - 2>();
+        copies_wait<AHEAD - 1>();
         sync_block();
-        fetch_span(source, a, i + STAGES - 1);
-        const Row next = find_row(source, a, i + STAGES);
+        fetch_span(source, a, i + AHEAD);
+        const Row next = find_row(source, a, i + AHEAD + 1);
         const char* span = shared + (i % STAGES) * SPAN_BYTES;
-        fold_span(strips, a, span, item.tile0 * TILE + i * SPAN, queries + warp * STRIPS * STEPS * 128);
-        note_row(source, i + STAGES, next);
+        if (late && i > 0) add_values(strips, weights, before);
+        weigh(weights, strips, a, span, item.tile0 * TILE + i * SPAN, own_queries);
+        if (!late) add_values(strips, weights, span);
+        note_row(source, i + AHEAD + 1, next);
+        before = span;
     }
+    if (late) add_values(strips, weights, before);
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) write_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16);
-    if (item.parts > 1) merge_parts(a, item, head, item.rows * a.group, (float*)shared);
+    if (item.parts > 1) merge_parts(a, item, head, item.rows * a.group);
 }

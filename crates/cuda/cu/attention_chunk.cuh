@@ -4,6 +4,11 @@
 #define COLUMNS (WARPS * STRIPS * 16)
 #include "parts.cuh"
 
+// Steps of 16 dimensions whose sums are made together, so that products do not wait for each other.
+#ifndef TOGETHER
+#define TOGETHER (STRIPS == 1 ? 4 : 2)
+#endif
+
 // Sixteen lines of a warp; a lane has two, lane / 4 and that plus 8, index [line].
 struct Strip {
 #if QUERIES_IN_REGISTERS
@@ -26,20 +31,26 @@ FN int row_of_line(const Args& a, const Item& item, int line) {
     return row < item.rows ? row : item.rows - 1;
 }
 
+// One more than the last position that a row sees of this part.
+FN int end_of_seen(const Item& item, int row) {
+    const int end = item.position + row + 1;
+    return end < item.tile1 * TILE ? end : item.tile1 * TILE;
+}
+
 FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int first, u32* shared) {
     const int lane = thread_id() & 31, heads = a.group * a.kv_heads;
     const u64 cols = (u64)(heads + 2 * a.kv_heads) * HEAD_DIM;
     const float* from[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int line = first + (lane >> 2) + 8 * i, row = row_of_line(a, item, line), position = item.position + row;
+        const int line = first + (lane >> 2) + 8 * i, row = row_of_line(a, item, line);
         from[i] = a.qkv + (item.row + row) * cols + (head * a.group + line % a.group) * HEAD_DIM;
-        s.low[i] = first_seen(a, position), s.high[i] = position + 1;
+        s.low[i] = first_seen(a, item.position + row), s.high[i] = end_of_seen(item, row);
         s.largest[i] = -INFINITE, s.weight[i] = 0.f;
     }
-    const int position = item.position + row_of_line(a, item, first), last = item.position + row_of_line(a, item, first + 15);
-    s.any_low = first_seen(a, position), s.all_low = first_seen(a, last);
-    s.all_high = position + 1, s.any_high = last + 1;
+    const int top = row_of_line(a, item, first), bottom = row_of_line(a, item, first + 15);
+    s.any_low = first_seen(a, item.position + top), s.all_low = first_seen(a, item.position + bottom);
+    s.all_high = end_of_seen(item, top), s.any_high = end_of_seen(item, bottom);
     float sum[2] = {0.f, 0.f};
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -140,68 +151,78 @@ FN void soften(Strip& s, float (&x)[SPAN / 8][4], float scale, float (&factor)[2
     }
 }
 
-// Adds what the weights, an operand for each tile, make of the values.
-FN void add_values(Strip (&strips)[STRIPS], const u32 (&w)[STRIPS][SPAN / TILE][4], const float (&factor)[STRIPS][2],
-                   float unit, const char* values) {
+// What a span's scores became: an operand for each tile, the factors of all that was before, and what one stands for.
+struct Weights {
+    bool seen;
+    u32 w[STRIPS][SPAN / TILE][4];
+    float factor[STRIPS][2], unit;
+};
+
+// Adds what the weights make of the values.
+FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span) {
+    if (!by.seen) return;
+    const char* values = span + SPAN * ROW_STRIDE;
 #if !QUANTISED
 #pragma unroll
     for (int i = 0; i < STRIPS; i++)
-        if (any_lane(factor[i][0] != 1.f || factor[i][1] != 1.f))
+        if (any_lane(by.factor[i][0] != 1.f || by.factor[i][1] != 1.f))
 #pragma unroll
-            for (int j = 0; j < STEPS * 8; j++) strips[i].out[j / 8][j / 4 % 2][j % 4] *= factor[i][j / 2 % 2];
+            for (int j = 0; j < STEPS * 8; j++) strips[i].out[j / 8][j / 4 % 2][j % 4] *= by.factor[i][j / 2 % 2];
 #endif
 #pragma unroll
-    for (int first = 0; first < STEPS; first += PER_LOAD) {
+    for (int first = 0; first < STEPS; first += TOGETHER) {
 #if QUANTISED
-        float sum[STRIPS][PER_LOAD][2][4];
+        float sums[STRIPS][TOGETHER][2][4];
 #pragma unroll
-        for (int i = 0; i < STRIPS * PER_LOAD * 8; i++) sum[i / (PER_LOAD * 8)][i / 8 % PER_LOAD][i / 4 % 2][i % 4] = 0.f;
+        for (int i = 0; i < STRIPS * TOGETHER * 8; i++) sums[i / (TOGETHER * 8)][i / 8 % TOGETHER][i / 4 % 2][i % 4] = 0.f;
 #endif
 #pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++) {
-            u32 v[PER_LOAD][4];
-            load_values(v, values + tile * HALF_BYTES, first);
+        for (int tile = 0; tile < SPAN / TILE; tile++)
 #pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS)
+            for (int step = first; step < first + TOGETHER && step < STEPS; step += PER_LOAD) {
+                u32 v[PER_LOAD][4];
+                load_values(v, values + tile * HALF_BYTES, step);
 #pragma unroll
-                    for (int i = 0; i < STRIPS; i++) {
+                for (int k = 0; k < PER_LOAD; k++)
+                    if (step + k < STEPS)
+#pragma unroll
+                        for (int i = 0; i < STRIPS; i++) {
 #if QUANTISED
-                        float(&out)[2][4] = sum[i][k];
+                            float(&out)[2][4] = sums[i][step + k - first];
 #else
-                        float(&out)[2][4] = strips[i].out[first + k];
+                            float(&out)[2][4] = strips[i].out[step + k];
 #endif
-                        multiply(out[0], w[i][tile], v[k][0], v[k][2]);
-                        multiply(out[1], w[i][tile], v[k][1], v[k][3]);
-                    }
-        }
+                            multiply(out[0], by.w[i][tile], v[k][0], v[k][2]);
+                            multiply(out[1], by.w[i][tile], v[k][1], v[k][3]);
+                        }
+            }
 #if QUANTISED
 #pragma unroll
         for (int i = 0; i < STRIPS; i++)
 #pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
+            for (int k = 0; k < TOGETHER; k++)
                 if (first + k < STEPS)
 #pragma unroll
                     for (int j = 0; j < 8; j++) {
                         float& out = strips[i].out[first + k][j / 4][j % 4];
-                        out = fmaf(out, factor[i][j / 2 % 2], sum[i][k][j / 4][j % 4] * unit);
+                        out = fmaf(out, by.factor[i][j / 2 % 2], sums[i][k][j / 4][j % 4] * by.unit);
                     }
 #endif
     }
 }
 
-// Folds a span, whose first position is given, into the strips.
-FN void fold_span(Strip (&strips)[STRIPS], const Args& a, const char* span, int position, const u32* queries) {
-    bool seen = false;
+// Scores of a span, whose first position is given, and what becomes of them.
+FN void weigh(Weights& to, Strip (&strips)[STRIPS], const Args& a, const char* span, int position, const u32* queries) {
+    to.seen = false;
 #pragma unroll
-    for (int i = 0; i < STRIPS; i++) seen |= position < strips[i].any_high && position + SPAN > strips[i].any_low;
-    if (!seen) return;
-    float x[STRIPS][SPAN / 8][4], factor[STRIPS][2], unit = 1.f;
-    u32 w[STRIPS][SPAN / TILE][4];
+    for (int i = 0; i < STRIPS; i++) to.seen |= position < strips[i].any_high && position + SPAN > strips[i].any_low;
+    if (!to.seen) return;
+    float x[STRIPS][SPAN / 8][4];
     score(x, strips, span, queries);
+    to.unit = 1.f;
 #if QUANTISED
     const float* parameters = (const float*)(span + 2 * SPAN * ROW_STRIDE);
-    unit = largest_scale(parameters + SPAN);
+    to.unit = largest_scale(parameters + SPAN);
 #endif
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) {
@@ -209,16 +230,16 @@ FN void fold_span(Strip (&strips)[STRIPS], const Args& a, const char* span, int 
         scale_scores(x[i], strips[i], parameters);
 #endif
         if (position < strips[i].all_low || position + SPAN > strips[i].all_high) mask(x[i], strips[i], position);
-        soften(strips[i], x[i], a.scale, factor[i]);
+        soften(strips[i], x[i], a.scale, to.factor[i]);
 #if QUANTISED
-        scale_weights(x[i], strips[i], factor[i], parameters + SPAN, unit);
+        scale_weights(x[i], strips[i], to.factor[i], parameters + SPAN, to.unit);
 #endif
 #pragma unroll
         for (int tile = 0; tile < SPAN / TILE; tile++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) w[i][tile][j] = pack(x[i][2 * tile + j / 2][j % 2 * 2], x[i][2 * tile + j / 2][j % 2 * 2 + 1]);
+            for (int j = 0; j < 4; j++)
+                to.w[i][tile][j] = pack(x[i][2 * tile + j / 2][j % 2 * 2], x[i][2 * tile + j / 2][j % 2 * 2 + 1]);
     }
-    add_values(strips, w, factor, unit, span + SPAN * ROW_STRIDE);
 }
 
 // Results, or if there are other parts what they are merged from.

@@ -40,6 +40,12 @@ FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
+// After what this thread, or others before a barrier of the block, wrote; before what it, or others after one, read.
+FN u32 atomic_add_ordered(u32* at, u32 x) {
+    u32 old;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(x) : "memory");
+    return old;
+}
 
 struct __align__(16) Four {
     u32 x, y, z, w;

@@ -41,7 +41,8 @@ struct Copy {
 };
 struct Fiber {
     void* stack_pointer;
-    std::vector<char> stack;
+    // Never given back; what is not used of it is not there.
+    char* stack;
     int id;
     u32 meetings;
     bool done;
@@ -95,10 +96,11 @@ static void start_fiber() {
     abort();
 }
 static void prepare_fiber(Fiber& fiber, int id) {
-    if (fiber.stack.empty()) fiber.stack.resize(256 << 10);
+    const size_t size = 256 << 10;
+    if (!fiber.stack) fiber.stack = (char*)malloc(size);
     fiber.id = id, fiber.meetings = 0, fiber.done = false;
     fiber.groups.clear(), fiber.open.clear();
-    u64 top = ((u64)fiber.stack.data() + fiber.stack.size()) & ~(u64)63;
+    u64 top = ((u64)fiber.stack + size) & ~(u64)63;
     void** stack = (void**)(top - 64);
     stack[6] = (void*)start_fiber;
     for (int i = 0; i < 6; i++) stack[i] = nullptr;
@@ -174,6 +176,7 @@ static bool any_lane(bool x) {
 }
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
+FN u32 atomic_add_ordered(u32* at, u32 x) { return atomic_add(at, x); }
 
 struct alignas(16) Four {
     u32 x, y, z, w;

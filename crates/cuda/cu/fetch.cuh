@@ -47,66 +47,90 @@ FN void fetch_rows(char* stage, u64* full, const Place& place, u32 head, int fro
 }
 #endif
 
-// A warp's walk over its tiles: first, first + WARPS, ...
+// A warp's walk over its tiles of all items of its share: of each item first, first + WARPS, ... Fetching runs ahead of
+// folding, into the next item, too.
 struct Fetch {
     char* ring;
     // One for every stage of the ring, if BULK.
     u64* full;
-    // Tiles of earlier items.
-    int before;
     u32 head;
-    int first, count;
+    // Tiles fetched and folded, of all items.
+    int fetched, folded;
+    // Of the item that is fetched: the next one, where its pages are, its tiles, how many of them have been fetched.
+    int next, table, first, count, at;
     // Positions that the item sees: [low, high).
     int low, high;
     // Pages of 32 tiles, one a lane: those in use, and the next.
     u32 pages, next_pages;
 };
 
-FN u32 page_of_tile(const Args& a, const Item& item, const Fetch& f, int i) {
-    if (SMALL_PAGES || i >= f.count) return 0;
-    return a.pages[item.table + (int)((f.first + WARPS * i) * TILE / a.place.page_size)];
+FN int first_tile(const Item& item) { return item.tile0 + ((thread_id() >> 5) - item.tile0 % WARPS + WARPS) % WARPS; }
+FN int count_tiles(const Item& item) {
+    const int first = first_tile(item);
+    return first < item.tile1 ? (item.tile1 - first + WARPS - 1) / WARPS : 0;
 }
 
-FN void start_fetch(Fetch& f, const Args& a, const Item& item, int warp) {
-    f.first = item.tile0 + (warp - item.tile0 % WARPS + WARPS) % WARPS;
-    f.count = f.first < item.tile1 ? (item.tile1 - f.first + WARPS - 1) / WARPS : 0;
+FN u32 page_of_tile(const Args& a, const Fetch& f, int i) {
+    if (SMALL_PAGES || i >= f.count) return 0;
+    return a.pages[f.table + (int)((f.first + WARPS * i) * TILE / a.place.page_size)];
+}
+
+FN void start_item(Fetch& f, const Args& a, const Item& item) {
+    f.next = item.next, f.table = item.table;
+    f.first = first_tile(item), f.count = count_tiles(item), f.at = 0;
     f.low = first_seen(a, item.position);
     f.high = item.position + item.rows;
-    f.pages = page_of_tile(a, item, f, thread_id() & 31);
-    f.next_pages = page_of_tile(a, item, f, 32 + (thread_id() & 31));
+    f.pages = page_of_tile(a, f, thread_id() & 31);
+    f.next_pages = page_of_tile(a, f, 32 + (thread_id() & 31));
 }
 
-FN char* stage_of(const Fetch& f, int i) { return f.ring + (f.before + i) % STAGES * STAGE_BYTES; }
+FN Fetch start_fetch(const Args& a, const Item& item, u32 head, char* ring, u64* full) {
+    Fetch f;
+    f.ring = ring, f.full = full, f.head = head;
+    f.fetched = f.folded = 0;
+#if BULK
+    if ((thread_id() & 31) < STAGES) barrier_create(full + (thread_id() & 31));
+    barriers_created();
+    sync_warp();
+#endif
+    start_item(f, a, item);
+    return f;
+}
 
-// Starts copying the warp's i-th tile, if there is one.
-FN void fetch_next(Fetch& f, const Args& a, const Item& item, int i) {
-    if (i > 0 && i % 32 == 0) {
-        f.pages = f.next_pages;
-        f.next_pages = page_of_tile(a, item, f, i + 32 + (thread_id() & 31));
-    }
-    const u32 page = shuffle(f.pages, i % 32);
-    if (i < f.count) {
-        const int at = (f.first + WARPS * i) * TILE, size = a.place.page_size;
-        char* stage = stage_of(f, i);
-        auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[item.table + (at + row) / size] : page; };
+// Starts copying the next tile, if there is one.
+FN void fetch_next(Fetch& f, const Args& a) {
+    while (f.at >= f.count && f.next != 0) start_item(f, a, a.items[f.next]);
+    if (f.at < f.count) {
+        if (f.at > 0 && f.at % 32 == 0) {
+            f.pages = f.next_pages;
+            f.next_pages = page_of_tile(a, f, f.at + 32 + (thread_id() & 31));
+        }
+        const u32 page = shuffle(f.pages, f.at % 32);
+        const int at = (f.first + WARPS * f.at) * TILE, size = a.place.page_size, stage = f.fetched % STAGES;
+        char* to = f.ring + stage * STAGE_BYTES;
+        auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[f.table + (at + row) / size] : page; };
         auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };
 #if SMALL_PAGES
         auto page_or_first = [&](int row) { return at + row >= f.low && at + row < f.high ? page_of(row) : 0u; };
-        fetch_tile(stage, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
+        fetch_tile(to, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
 #elif BULK
-        fetch_rows(stage, f.full + (f.before + i) % STAGES, a.place, f.head, f.low - at, f.high - at, page, slot_of(0));
+        fetch_rows(to, f.full + stage, a.place, f.head, f.low - at, f.high - at, page, slot_of(0));
 #else
-        fetch_tile(stage, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
+        fetch_tile(to, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
 #endif
+        f.at++, f.fetched++;
     }
     copies_commit();
 }
 
-// Waits for the i-th tile.
-FN void wait_for_tile(const Fetch& f, int i) {
+// Waits for the tile that is folded next.
+FN const char* next_tile(Fetch& f) {
+    const int stage = f.folded % STAGES;
     copies_wait<STAGES - 2>();
 #if BULK
-    barrier_wait(f.full + (f.before + i) % STAGES, (f.before + i) / STAGES & 1);
+    barrier_wait(f.full + stage, f.folded / STAGES & 1);
 #endif
     sync_warp();
+    f.folded++;
+    return f.ring + stage * STAGE_BYTES;
 }

@@ -5,6 +5,9 @@
 #define SPAN_BYTES (2 * SPAN * ROW_STRIDE + (QUANTISED ? 8 * SPAN : 0))
 #define THREADS (WARPS * 32)
 
+// Spans that are copied ahead; if STAGGERED, the one before is still in use.
+#define AHEAD (STAGES - 1 - STAGGERED)
+
 // Where a row of a span lies; no page: zeros.
 struct Row {
     u32 page, slot;
@@ -60,15 +63,15 @@ FN void fetch_span(const Spans& s, const Args& a, int i) {
     copies_commit();
 }
 
-// The first STAGES - 1 spans.
+// The first AHEAD spans.
 FN void start_spans(const Spans& s, const Args& a) {
     note_row(s, 0, find_row(s, a, 0));
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) {
+    for (int i = 0; i < AHEAD; i++) {
         note_row(s, i + 1, find_row(s, a, i + 1));
         sync_block();
         fetch_span(s, a, i);
-        if (i + 2 < STAGES) sync_block();
+        if (i + 1 < AHEAD) sync_block();
     }
 }
 

@@ -37,7 +37,8 @@ struct Args {
     int out_precision;
     // Scale of the scores, times log2(e).
     float scale;
-    int unused;
+    // The most columns, rows times group, of an item.
+    int columns;
 };
 
 FN int first_seen(const Args& a, int position) {

@@ -56,7 +56,7 @@ struct AttentionArgs {
     window: u32,
     out_precision: i32,
     scale: f32,
-    unused: i32,
+    columns: i32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -225,9 +225,10 @@ impl Cuda {
             window: spec.window.unwrap_or(0),
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
-            unused: 0,
+            columns: 0,
         };
         for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
+            args.columns = launch.shape.columns as i32;
             args.items = staged.unwrap_or(items.address());
             // SAFETY: the items were made of the checked batch, and there is room for their parts.
             unsafe { self.launch_attention(launch.shape, layout, &args)? };

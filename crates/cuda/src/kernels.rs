@@ -51,6 +51,8 @@ pub struct ChunkOptions {
     pub min_blocks: usize,
     /// Or in shared memory.
     pub queries_in_registers: bool,
+    /// Half of the warps is behind the others by half a span.
+    pub staggered: bool,
 }
 
 impl Kernel {
@@ -130,6 +132,7 @@ impl Kernel {
                 ("STAGES", chunk.stages),
                 ("MIN_BLOCKS", chunk.min_blocks),
                 ("QUERIES_IN_REGISTERS", usize::from(chunk.queries_in_registers)),
+                ("STAGGERED", usize::from(chunk.staggered)),
             ]);
         }
         options
@@ -155,7 +158,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
-    "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
+    "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 
 /// Appends a file, each file it includes once.

@@ -19,6 +19,7 @@ mod arena;
 mod attention;
 mod backend;
 mod batch;
+mod blocks;
 mod choose;
 mod dense;
 mod device;
@@ -37,6 +38,7 @@ mod values;
 
 pub use arena::CudaArena;
 pub use backend::{Cuda, Only, Options};
+pub use blocks::{BlocksError, CudaBlocks, Element};
 pub use gpu::OpenError;
 pub use gpu::bench;
 pub use values::{CudaBuf, CudaMatrix, CudaVector};

@@ -11,7 +11,7 @@ const LEAST_PART: usize = 8;
 /// Up to so many tiles a multiprocessor, a batch is small.
 const SMALL: usize = 16;
 /// What merging the parts of a sequence costs, in tiles.
-const MERGING: usize = 6;
+const MERGING: usize = 12;
 
 /// The tiles that rows of a batch read.
 #[derive(Clone, Copy, Debug)]
@@ -49,17 +49,17 @@ impl Load {
         Tuning { warps, stages, min_blocks, ..Tuning::default() }
     }
 
-    /// How to cut for so many shares. Whole sequences, unless the longest share would be longer than even ones by
-    /// more than what merging costs.
-    pub(crate) fn cuts(&self, shares: usize) -> Cuts {
+    /// How to cut for so many shares, on so many processors.
+    ///
+    /// Blocks that run at the same time share what the memory gives, so that few long ones are no slower than many
+    /// short ones, up to what one processor can take: about twice its part. Only what is longer than that is cut, and
+    /// what comes in several rounds, of which the last would leave places empty.
+    pub(crate) fn cuts(&self, shares: usize, processors: usize) -> Cuts {
         let tiles = self.total / self.kv_heads;
-        let even = tiles.div_ceil(shares).max(LEAST_PART) + MERGING;
-        let whole = (self.whole / self.kv_heads).div_ceil(shares) * self.longest;
-        if whole <= even + even / 32 {
-            Cuts::Parts(u32::MAX)
-        } else {
-            Cuts::Even(shares.min(tiles / LEAST_PART).max(1))
-        }
+        let at_once = self.whole / self.kv_heads <= shares;
+        let whole =
+            if at_once { processors * self.longest <= 2 * self.total } else { self.longest <= 2 * MERGING };
+        if whole { Cuts::Parts(u32::MAX) } else { Cuts::Even(shares.min(tiles / LEAST_PART).max(1)) }
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
         };
         let load = Load::new(std::iter::repeat_n(context / 16, batch), kv_heads);
         let Tuning { warps, stages, min_blocks, .. } = load.tuning(&key, PROCESSORS);
-        (load.cuts(PROCESSORS * min_blocks / kv_heads), [warps, stages, min_blocks])
+        (load.cuts(PROCESSORS * min_blocks / kv_heads, PROCESSORS), [warps, stages, min_blocks])
     }
 
     #[test]
@@ -98,6 +98,6 @@ mod tests {
     #[test]
     fn a_long_sequence_among_many_short_ones_is_cut() {
         let tiles = std::iter::repeat_n(10, 63).chain([12_500]);
-        assert_eq!(Load::new(tiles, 8).cuts(33), Cuts::Even(33));
+        assert_eq!(Load::new(tiles, 8).cuts(33, PROCESSORS), Cuts::Even(33));
     }
 }

@@ -32,8 +32,10 @@ const CHUNK_LINES: usize = 33;
 const LEAST_CHUNK_PART: u32 = 32;
 /// What part of a share may be moved to a neighbour so that a work stays whole.
 const SLACK: u64 = 16;
-/// Shared memory of a multiprocessor that blocks may have, of which each takes 1 KiB more than it asks for.
+/// Shared memory that a block may have; a multiprocessor has 1 KiB more.
 const SHARED: usize = 227 << 10;
+/// What a block takes beyond rings and results.
+const RESERVED: usize = 1536;
 
 /// What, beside the tables, a plan depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,11 +98,13 @@ impl PlanKey {
         let bulk = (asked.bulk || measured.bulk) && !small_pages;
         let stage = self.stage_bytes(bulk);
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
-        let warps = or(or(asked.warps, measured.warps), if 8 * stage < SHARED - 1024 { 4 } else { 2 });
-        let most = (SHARED - 1024) / stage / warps;
+        let four = 8 * stage + self.results_bytes(4, 8 * blocks) + RESERVED <= SHARED;
+        let warps = or(or(asked.warps, measured.warps), if four { 4 } else { 2 });
+        let room = SHARED - self.results_bytes(warps, 8 * blocks) - RESERVED;
+        let most = room / stage / warps;
         let usual = if blocks > 2 { most.min(3) } else { (most / 2).clamp(2, 6).min(most) };
         let stages = or(or(asked.stages, measured.stages), usual).clamp(2, most.max(2));
-        let fits = SHARED / (warps * stages * stage + 1024);
+        let fits = SHARED / (warps * stages * stage + self.results_bytes(warps, self.group) + RESERVED);
         let min_blocks =
             or(or(asked.min_blocks, measured.min_blocks), if blocks > 1 { 1 } else { fits.clamp(1, 2) });
         AttentionOptions { blocks, warps, stages, min_blocks, small_pages, bulk }
@@ -116,9 +120,10 @@ impl PlanKey {
             strips: 1,
             warps: 8,
             span: if large { 32 } else { 64 },
-            stages: 2,
+            stages: 3,
             min_blocks: 1,
-            queries_in_registers: true,
+            queries_in_registers: self.head_dim <= 128,
+            staggered: true,
         };
         self.tuning.chunk.unwrap_or(usual)
     }
@@ -142,17 +147,20 @@ impl PlanKey {
         2 * positions * (16 * units + if self.element_bytes == 1 { 4 } else { 0 })
     }
 
+    fn results_bytes(&self, warps: usize, columns: usize) -> usize {
+        warps * columns * (self.head_dim + 2) * 4
+    }
+
     fn stage_bytes(&self, bulk: bool) -> usize {
         self.positions_bytes(TILE as usize, bulk)
     }
 
-    fn shared_bytes(&self, program: &Program) -> usize {
+    fn shared_bytes(&self, program: &Program, columns: usize) -> usize {
         match program {
-            // `SHARED_BYTES` of `cu/attention_merge.cuh`, and a barrier for every stage.
+            // The rings, the warps' results, a barrier for every stage.
             Program::Columns(o) => {
-                let rings = o.warps * o.stages * self.stage_bytes(o.bulk);
-                let results = o.warps * o.blocks * 8 * (self.head_dim + 2) * 4;
-                rings.max(results) + 16 + if o.bulk { o.warps * o.stages * 8 } else { 0 }
+                let rings = o.warps * o.stages * self.stage_bytes(o.bulk) + 16;
+                rings + self.results_bytes(o.warps, columns) + if o.bulk { o.warps * o.stages * 8 } else { 0 }
             }
             // The ring, where the rows of two spans lie, the queries.
             Program::Chunk(o) => {
@@ -217,6 +225,8 @@ pub(crate) struct Shape {
     pub(crate) shared: usize,
     /// Blocks for each key-value head.
     pub(crate) shares: usize,
+    /// The most columns of an item.
+    pub(crate) columns: usize,
 }
 
 /// Which kernel, and its options.
@@ -298,7 +308,7 @@ impl Plan {
                 (true, 0) => Cuts::At(FIXED_PART),
                 (true, tiles) => Cuts::At(tiles),
                 (false, 0) if key.tuning.shares > 0 => Cuts::Even(key.tuning.shares),
-                (false, 0) => load.cuts(shares),
+                (false, 0) => load.cuts(shares, processors),
                 (false, tiles) => Cuts::Parts(tiles),
             };
             launches.push(Launch::new(&key, Program::Columns(options), shares, &cut(&decoding, cuts)));
@@ -355,7 +365,8 @@ impl Launch {
         let parts = items.iter().filter(|item| item.parts > 1).count();
         let counters = items.iter().map(|item| item.counter + 1).max().unwrap_or(0) as usize;
         let items = linked(&items, &starts(pieces, shares), shares);
-        let shape = Shape { program, shared: key.shared_bytes(&program), shares };
+        let columns = key.group * pieces.iter().map(|piece| piece.work.rows).max().unwrap_or(0);
+        let shape = Shape { program, shared: key.shared_bytes(&program, columns), shares, columns };
         Self { shape, items, parts, counters }
     }
 }

@@ -51,7 +51,7 @@ fn compare(
     let mut best: Vec<(f64, Tuning)> = times.map(time).zip(tunings).collect();
     best.sort_by(|a, b| a.0.total_cmp(&b.0));
     println!("  {what}");
-    for (time, tuning) in best.iter().take(12).chain(best.iter().filter(|b| b.1 == Tuning::default())) {
+    for (time, tuning) in best.iter().take(9).chain(best.iter().filter(|b| b.1 == Tuning::default())) {
         println!("    {time:>8.1} us{} {}", also(*time), short(tuning));
         report.rows.push(json!({ "sweep": what, "us": time, "tuning": format!("{tuning:?}") }));
     }
@@ -64,8 +64,14 @@ fn short(t: &Tuning) -> String {
     }
     if let Some(c) = t.chunk {
         return format!(
-            "strips {} warps {} span {} stages {} blocks {} registers {}",
-            c.strips, c.warps, c.span, c.stages, c.min_blocks, c.queries_in_registers
+            "strips {} warps {} span {} stages {} blocks {}{}{}",
+            c.strips,
+            c.warps,
+            c.span,
+            c.stages,
+            c.min_blocks,
+            if c.queries_in_registers { " registers" } else { "" },
+            if c.staggered { " staggered" } else { "" },
         );
     }
     let cuts = match (t.part_tiles, t.shares) {
@@ -77,31 +83,35 @@ fn short(t: &Tuning) -> String {
     format!("{cuts}, warps {} stages {} blocks {}{bulk}", t.warps, t.stages, t.min_blocks)
 }
 
+/// Warps, stages, blocks.
+type Blocks = (usize, usize, usize);
+
+const OF_128: &[Blocks] = &[(4, 3, 2), (4, 2, 2), (8, 3, 1), (2, 3, 4), (2, 2, 4), (2, 4, 3), (4, 4, 1)];
+const OF_256: &[Blocks] = &[(4, 3, 1), (4, 2, 1), (2, 3, 2), (2, 2, 3), (2, 6, 1), (1, 3, 4), (1, 6, 2)];
+const OF_8_BITS: &[Blocks] =
+    &[(4, 3, 2), (4, 6, 2), (4, 4, 2), (2, 3, 4), (2, 6, 4), (2, 4, 4), (8, 4, 1), (4, 3, 3), (2, 4, 6)];
+const BULK: &[Blocks] = &[(4, 3, 2), (2, 3, 4)];
+
 fn tunings(case: &AttentionCase) -> Vec<Tuning> {
     let tiles = case.context.div_ceil(16) * case.batch;
     let mut tunings = vec![Tuning::default()];
-    for (warps, stages, min_blocks) in [
-        (4, 3, 2),
-        (4, 2, 2),
-        (4, 4, 1),
-        (4, 6, 1),
-        (8, 3, 1),
-        (8, 2, 1),
-        (2, 3, 4),
-        (2, 4, 3),
-        (2, 2, 4),
-        (1, 4, 6),
-    ] {
-        let with = Tuning { warps, stages, min_blocks, ..Tuning::default() };
+    let plain = match (case.dtype, case.heads.dim) {
+        (KvDtype::Fp8 | KvDtype::Int8, _) => OF_8_BITS,
+        (_, 256) => OF_256,
+        _ => OF_128,
+    };
+    let plain = plain.iter().map(|blocks| (blocks, false));
+    for (&(warps, stages, min_blocks), bulk) in plain.chain(BULK.iter().map(|blocks| (blocks, true))) {
+        let with = Tuning { warps, stages, min_blocks, bulk, ..Tuning::default() };
         let full = 132 * min_blocks / case.heads.kv;
         let mut seen = vec![0];
-        for shares in [full, full / 2, full / 4, 2 * full, 4 * full] {
-            if !seen.contains(&shares) && tiles >= 4 * shares {
+        for shares in [full, full / 2, full / 4, case.batch, 2 * case.batch, 3 * case.batch, 4 * case.batch] {
+            if !seen.contains(&shares) && tiles >= 4 * shares && shares <= full && 8 * shares >= full {
                 seen.push(shares);
                 tunings.push(Tuning { shares, ..with });
             }
         }
-        if 4 * case.batch >= full {
+        if 8 * case.batch >= full {
             tunings.push(Tuning { part_tiles: u32::MAX, ..with });
         }
     }
@@ -133,32 +143,32 @@ pub(crate) fn prefill(bench: &Bench, report: &mut Report) -> Result<(), String> 
     Ok(())
 }
 
-/// Strips, warps, span, stages, blocks, queries in registers.
-type Options = [usize; 6];
+/// Strips, warps, span, stages, blocks, queries in registers, staggered.
+type Options = [usize; 7];
 
 const NARROW: &[Options] = &[
-    [1, 8, 64, 2, 1, 1],
-    [1, 8, 64, 3, 1, 1],
-    [1, 8, 32, 3, 1, 1],
-    [1, 8, 32, 2, 1, 1],
-    [1, 4, 64, 2, 2, 1],
-    [1, 4, 32, 3, 2, 1],
-    [1, 8, 64, 2, 1, 0],
-    [2, 4, 32, 3, 2, 0],
-    [2, 4, 32, 2, 2, 0],
-    [2, 4, 64, 2, 2, 0],
-    [2, 8, 32, 3, 1, 0],
-    [2, 8, 64, 2, 1, 0],
-    [1, 8, 128, 2, 1, 1],
+    [1, 8, 64, 3, 1, 1, 1],
+    [1, 8, 64, 3, 1, 0, 1],
+    [1, 8, 64, 4, 1, 1, 1],
+    [1, 8, 128, 3, 1, 1, 1],
+    [1, 8, 64, 2, 1, 1, 0],
+    [1, 8, 64, 3, 1, 1, 0],
+    [1, 4, 64, 2, 2, 1, 0],
+    [1, 4, 64, 3, 2, 1, 1],
+    [2, 8, 32, 3, 1, 0, 1],
+    [2, 8, 32, 3, 1, 0, 0],
+    [2, 8, 64, 3, 1, 0, 1],
+    [2, 8, 64, 2, 1, 0, 0],
+    [2, 4, 32, 3, 2, 0, 0],
+    [2, 4, 64, 2, 2, 0, 0],
 ];
 const WIDE: &[Options] = &[
-    [1, 8, 32, 2, 1, 0],
-    [1, 8, 32, 3, 1, 0],
-    [1, 8, 32, 2, 1, 1],
-    [1, 8, 16, 3, 1, 0],
-    [1, 4, 32, 2, 2, 1],
-    [1, 4, 16, 3, 2, 1],
-    [1, 8, 64, 2, 1, 0],
+    [1, 8, 32, 3, 1, 0, 1],
+    [1, 8, 32, 3, 1, 1, 1],
+    [1, 8, 32, 2, 1, 0, 0],
+    [1, 8, 32, 2, 1, 1, 0],
+    [1, 4, 32, 2, 2, 1, 0],
+    [1, 8, 64, 3, 1, 0, 1],
 ];
 
 pub(crate) fn chunks(bench: &Bench, report: &mut Report) -> Result<(), String> {
@@ -171,9 +181,11 @@ pub(crate) fn chunks(bench: &Bench, report: &mut Report) -> Result<(), String> {
         (GEMMA, KvDtype::Fp8, 8192, 8192, WIDE),
     ] {
         let (case, flops) = chunk(heads, dtype, rows, context);
-        let of = |&[strips, warps, span, stages, min_blocks, registers]: &Options| {
+        let of = |&[strips, warps, span, stages, min_blocks, registers, staggered]: &Options| {
             let queries_in_registers = registers == 1;
-            let chunk = ChunkOptions { strips, warps, span, stages, min_blocks, queries_in_registers };
+            let staggered = staggered == 1;
+            let chunk =
+                ChunkOptions { strips, warps, span, stages, min_blocks, queries_in_registers, staggered };
             Tuning { chunk: Some(chunk), ..Tuning::default() }
         };
         let tunings: Vec<_> = [Tuning::default()].into_iter().chain(options.iter().map(of)).collect();

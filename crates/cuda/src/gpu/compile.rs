@@ -96,6 +96,7 @@ fn log_of(program: sys::nvrtcProgram) -> String {
 mod tests {
     use super::*;
     use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
+    use crate::blocks::MOVE;
     use crate::choose::{CHOOSE, PEAKS};
     use crate::dense::{CONVERT, EMBED, FEW, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
@@ -115,7 +116,7 @@ mod tests {
         let compiler = Compiler::new((9, 0), None);
         let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
         let plain =
-            [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO, PEAKS, CHOOSE];
+            [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, MOVE, ROWS, ZERO, PEAKS, CHOOSE];
         plain.into_iter().for_each(compiles);
         [1, 24, 32].into_iter().for_each(|rows| compiles(FEW.with_rows(rows)));
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
@@ -128,9 +129,10 @@ mod tests {
                     strips: 1,
                     warps: 8,
                     span: 32,
-                    stages: 2,
+                    stages: 3,
                     min_blocks: 1,
                     queries_in_registers: bulk,
+                    staggered: bulk,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
                 compiles(ROTATE.with_head(&layout));
