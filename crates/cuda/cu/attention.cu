@@ -13,6 +13,8 @@
 #include "attention_merge.cuh"
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
+    let_next_start();
+    after_previous();
     DYNAMIC_SHARED(shared);
     const int warp = thread_id() >> 5;
     Item item = a.items[block_id() / a.kv_heads];

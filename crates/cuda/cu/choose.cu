@@ -199,6 +199,8 @@ FN u32 pick_of_kept(const Kept& k, const Choice& choice, const double* sums, u32
 }
 
 KERNEL(choose, Args, 512, 1) {
+    let_next_start();
+    after_previous();
     SHARED Peak peaks[16];
     SHARED double sums[MOST_GROUPS];
     SHARED double chains[512];

@@ -13,6 +13,19 @@ typedef unsigned long long u64;
     static_assert(sizeof(Args) == ARGS_BYTES, "the arguments of " #name);    \
     extern "C" __global__ void __launch_bounds__(threads, blocks) octavo_##name(const __grid_constant__ Args a)
 
+// Kernels that are launched to overlap: the next one may start, and waits here for this one to end. Nothing that an
+// earlier kernel writes is touched before, and no thread ends before.
+FN void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+FN void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 FN int thread_id() { return threadIdx.x; }
 FN int block_id() { return blockIdx.x; }
 FN int block_id_y() { return blockIdx.y; }
@@ -34,7 +47,7 @@ FN u32 atomic_add_ordered(u32* at, u32 x) {
     return old;
 }
 
-struct Four {
+struct __align__(16) Four {
     u32 x, y, z, w;
 };
 // What another block wrote before its fence: not from this processor's own cache.

@@ -125,6 +125,8 @@ static void run_grid(u32 x, u32 y, u32 threads, u32 shared, std::function<void()
         for (machine.x = 0; machine.x < x; machine.x++) run_block();
 }
 
+FN void let_next_start() {}
+FN void after_previous() {}
 FN int thread_id() { return machine.now->id; }
 FN int block_id() { return machine.x; }
 FN int block_id_y() { return machine.y; }
@@ -176,7 +178,7 @@ FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
 FN u32 atomic_add_ordered(u32* at, u32 x) { return atomic_add(at, x); }
 
-struct Four {
+struct alignas(16) Four {
     u32 x, y, z, w;
 };
 FN float load_fresh(const float* p) { return *p; }

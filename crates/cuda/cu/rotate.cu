@@ -48,6 +48,8 @@ FN void turn(Head& h, const float* angles) {
 }
 
 KERNEL(rotate, Args, 128, 1) {
+    let_next_start();
+    after_previous();
     const u32 head = block_id_y() * 4 + (thread_id() >> 5), lane = thread_id() & 31;
     const u64 row = block_id();
     if (head >= a.q_heads + 2 * a.kv_heads) return;

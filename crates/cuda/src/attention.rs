@@ -1,7 +1,7 @@
 //! Angles, rotation and storing, attention.
 
 use crate::arena::{CudaArena, Place};
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::dense::threads_for;
 use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
@@ -13,9 +13,9 @@ use crate::values::{CudaBuf, CudaVector};
 use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
 use std::sync::Arc;
 
-pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
-pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
-pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles").overlapping();
+pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate").overlapping();
+pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention").overlapping();
 pub(crate) const CHUNK: Kernel = Kernel::new::<AttentionArgs>("attention_chunk");
 
 #[repr(C)]
@@ -132,6 +132,9 @@ impl Cuda {
             scale,
         };
         let grid = Grid::new(positions.count, 1, threads_for(inv_freq.len(), 128));
+        if self.left_out(Only::Kernel("angles")) {
+            return Ok(());
+        }
         // SAFETY: a block a position, and the shape of the output was checked.
         unsafe { launch(&*self.device, ANGLES, grid, &args) }
     }
@@ -174,6 +177,9 @@ impl Cuda {
         let kernel = ROTATE.with_head(arena.layout());
         let count = if staged.is_some() { count } else { rows.tokens.len() };
         let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        if self.left_out(Only::Kernel("rotate")) {
+            return Ok(());
+        }
         // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
         unsafe { launch(&*self.device, kernel, grid, &args) }
     }
@@ -238,6 +244,9 @@ impl Cuda {
         layout: &PageLayout,
         args: &AttentionArgs,
     ) -> Result<(), BackendError> {
+        if self.left_out(Only::Kernel("attention")) {
+            return Ok(());
+        }
         let kernel = match shape.program {
             Program::Columns(options) => ATTENTION.with_attention(options),
             Program::Chunk(options) => CHUNK.with_chunk(options),

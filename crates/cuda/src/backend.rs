@@ -38,6 +38,14 @@ impl Default for Options {
     }
 }
 
+/// A kind of work that a step is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Only {
+    Kernel(&'static str),
+    /// Outputs and columns.
+    Product(usize, usize),
+}
+
 /// A GPU and what runs on it, one thing after another.
 pub struct Cuda {
     pub(crate) device: Arc<dyn Device>,
@@ -51,6 +59,8 @@ pub struct Cuda {
     deterministic: bool,
     /// Weights are random, whatever is given.
     pub(crate) invents: Cell<bool>,
+    /// Nothing else is launched: for measurements of a part.
+    pub(crate) only: Cell<Option<Only>>,
     /// The sixteen bits of activations: those of the weights loaded last.
     short: Cell<Precision>,
 }
@@ -73,6 +83,7 @@ impl Cuda {
             constants: RefCell::default(),
             deterministic,
             invents: Cell::new(false),
+            only: Cell::new(None),
             short: Cell::new(Precision::Bf16),
         }
     }
@@ -97,6 +108,10 @@ impl Cuda {
             });
         }
         crate::arena::check(layout, self.capability() >= FIRST_WITH_FP8)
+    }
+
+    pub(crate) fn left_out(&self, work: Only) -> bool {
+        self.only.get().is_some_and(|only| only != work)
     }
 
     /// The address of `values`, which are uploaded once.

@@ -1,16 +1,16 @@
 //! Tokens chosen where the logits lie.
 
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::device::Grid;
 use crate::kernels::Kernel;
-use crate::memory::{Memory, Plain, bytes_of, launch};
+use crate::memory::{Memory, Plain, launch};
 use crate::precision::Precision;
 use crate::steps::Need;
 use crate::values::CudaBuf;
 use octavo_backend::{BackendError, Choice};
 
-pub(crate) const PEAKS: Kernel = Kernel::new::<PeaksArgs>("peaks");
-pub(crate) const CHOOSE: Kernel = Kernel::new::<ChooseArgs>("choose");
+pub(crate) const PEAKS: Kernel = Kernel::new::<PeaksArgs>("peaks").overlapping();
+pub(crate) const CHOOSE: Kernel = Kernel::new::<ChooseArgs>("choose").overlapping();
 
 /// Logits that are worth a block of their own.
 const LEAST_PART: usize = 2048;
@@ -23,6 +23,8 @@ struct PeaksArgs {
     peaks: u64,
     vocab: u32,
     part: u32,
+    fours: i32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -53,18 +55,21 @@ impl Cuda {
     pub(crate) fn run_choose(&self, logits: &CudaBuf, choices: &[Choice]) -> Result<(), BackendError> {
         assert_eq!(logits.precision(), Precision::F32, "logits are results of a product");
         assert_eq!(logits.rows(), self.padded(choices.len()), "a choice a row");
-        let plain: Vec<_> = choices.iter().map(|choice| PlainChoice(*choice)).collect();
-        let there = self.input(Need::Choices, logits.rows(), &plain)?;
+        let there = self.input(Need::Choices, logits.rows(), &plain(choices))?;
         let rows = there.count;
         let vocab = logits.cols();
         let most = vocab.div_ceil(LEAST_PART).max(1);
-        let parts = (4 * self.device.processors()).div_ceil(logits.rows().max(1)).clamp(1, most);
+        let parts = (8 * self.device.processors()).div_ceil(logits.rows().max(1)).clamp(1, most);
         let mut choosing = self.choosing.borrow_mut();
         let peaks = Memory::at_least(&mut choosing.peaks, &self.device, logits.rows() * parts * 8)?;
         let tokens = Memory::at_least(&mut choosing.tokens, &self.device, logits.rows() * 4)?;
-        let part = vocab.div_ceil(parts) as u32;
+        let fours = vocab.is_multiple_of(4);
+        let part = (if fours { vocab / 4 } else { vocab }).div_ceil(parts) as u32;
         let (vocab, logits) = (vocab as u32, logits.address());
-        let args = PeaksArgs { logits, peaks, vocab, part };
+        let args = PeaksArgs { logits, peaks, vocab, part, fours: i32::from(fours), unused: 0 };
+        if self.left_out(Only::Kernel("choose")) {
+            return Ok(());
+        }
         // SAFETY: a block a part of a row, each of which has its place in `peaks`.
         unsafe { launch(&*self.device, PEAKS, Grid::new(parts, rows, 256), &args)? };
         let args = ChooseArgs { logits, peaks, choices: there.address, tokens, vocab, parts: parts as u32 };
@@ -83,9 +88,6 @@ impl Cuda {
     }
 }
 
-/// The bytes of the choices of a step.
-pub(crate) fn choice_bytes(choices: &[Choice], rows: usize) -> Vec<u8> {
-    let filler = std::iter::repeat_n(&Choice::LIKELIEST, rows - choices.len());
-    let plain: Vec<_> = choices.iter().chain(filler).map(|choice| PlainChoice(*choice)).collect();
-    bytes_of(&plain).to_vec()
+pub(crate) fn plain(choices: &[Choice]) -> Vec<PlainChoice> {
+    choices.iter().map(|choice| PlainChoice(*choice)).collect()
 }

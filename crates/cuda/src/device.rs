@@ -36,6 +36,9 @@ pub(crate) struct Product {
     pub(crate) deterministic: bool,
 }
 
+/// Launches a product by a kernel of ours.
+pub(crate) type OwnWay<'a> = &'a dyn Fn() -> Result<(), BackendError>;
+
 /// Launches that were recorded together.
 pub(crate) trait Recorded: Send + fmt::Debug {
     /// Launches all of them again, with the arguments they had.
@@ -70,10 +73,11 @@ pub(crate) trait Device: Send + Sync {
     /// # Safety
     /// `args` points to the arguments that the kernel's text declares, and what they point to is there.
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError>;
-    /// By the matrix library; `false`, and nothing done, where it does not take the shape.
+    /// By the matrix library; `false`, and nothing done, where it does not take the shape, or `own`, which is another
+    /// way to the same product, was found faster.
     /// # Safety
     /// The addresses have room for the shapes.
-    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError>;
+    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError>;
 
     // Steps that are recorded and replayed.
     /// Memory of the host that the device reads by itself.

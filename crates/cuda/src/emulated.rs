@@ -1,7 +1,7 @@
 //! A device for tests: kernels compiled with g++ against `cu/emulation.h`, memory of the process.
 
 use crate::backend::Cuda;
-use crate::device::{Device, Grid, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use libloading::Library;
 use octavo_backend::BackendError;
@@ -175,7 +175,7 @@ impl Device for Emulated {
         Ok(())
     }
 
-    unsafe fn multiply(&self, _: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         Ok(false)
     }
 
@@ -242,6 +242,11 @@ mod fast {
         cuda.tuning.set(Tuning { part_tiles: 2, ..Tuning::default() });
         conformance::one_chunk_equals_many(&cuda, Tolerance::BF16);
         conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
+    }
+
+    #[test]
+    fn few_rows_are_multiplied_by_a_kernel_of_their_own() {
+        conformance::linear_matches_the_reference(&emulated(false), Tolerance::BF16);
     }
 
     /// Chunks of two rows and more, as the kernel for many rows sees them: strips of one and two, all codecs.

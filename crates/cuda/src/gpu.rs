@@ -8,10 +8,13 @@ mod open;
 
 pub use open::OpenError;
 
-use crate::device::{Device, Grid, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use compile::Compiler;
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUresult};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUresult,
+};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use gemm::Gemm;
 use octavo_backend::BackendError;
@@ -20,6 +23,8 @@ use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The first compute capability on which a kernel may start before the one before it has ended.
+const FIRST_TO_OVERLAP: (i32, i32) = (9, 0);
 /// Shared memory that any kernel may have without asking.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
@@ -137,27 +142,36 @@ impl Device for Gpu {
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
         self.bind()?;
         let function = self.function(kernel, grid.shared)?;
-        let [x, y] = grid.blocks;
+        let mut overlap = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: grid.blocks[0],
+            gridDimY: grid.blocks[1],
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(kernel.overlaps && self.capability >= FIRST_TO_OVERLAP),
+        };
         let mut params = [args.cast_mut()];
-        // SAFETY: one parameter, of the size that the text was compiled for; the rest is the caller's promise.
-        unsafe {
-            result::launch_kernel(
-                function,
-                (x, y, 1),
-                (grid.threads, 1, 1),
-                grid.shared,
-                self.stream.cu_stream(),
-                &mut params,
-            )
-        }
-        .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
+        // SAFETY: one parameter, of the size that the text was compiled for; a kernel that overlaps waits for the one
+        // before it; the rest is the caller's promise.
+        unsafe { sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
     }
 
-    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         self.bind()?;
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
-        unsafe { gemm.multiply(product, self.stream.cu_stream()) }
+        unsafe { gemm.multiply(product, own, self.stream.cu_stream()) }
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {

@@ -10,6 +10,10 @@ pub(crate) struct Kernel {
     pub(crate) name: &'static str,
     args_bytes: usize,
     head: Option<HeadOptions>,
+    /// May be launched before the kernel before it has ended, for which it waits itself.
+    pub(crate) overlaps: bool,
+    /// Rows that a kernel for few of them has, and eights of outputs of a block.
+    rows: Option<[usize; 2]>,
     pub(crate) attention: Option<AttentionOptions>,
     chunk: Option<ChunkOptions>,
 }
@@ -50,11 +54,27 @@ pub struct ChunkOptions {
 impl Kernel {
     /// The entry of `cu/{name}.cu` that takes an `A`.
     pub(crate) const fn new<A>(name: &'static str) -> Self {
-        Self { name, args_bytes: size_of::<A>(), head: None, attention: None, chunk: None }
+        Self {
+            name,
+            args_bytes: size_of::<A>(),
+            overlaps: false,
+            head: None,
+            rows: None,
+            attention: None,
+            chunk: None,
+        }
     }
 
     pub(crate) fn with_head(self, layout: &PageLayout) -> Self {
         Self { head: Some(HeadOptions { dim: layout.head_dim, dtype: layout.dtype }), ..self }
+    }
+
+    pub(crate) const fn overlapping(self) -> Self {
+        Self { overlaps: true, ..self }
+    }
+
+    pub(crate) fn with_rows(self, rows: usize, halves: usize) -> Self {
+        Self { rows: Some([rows, halves]), ..self }
     }
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
@@ -89,6 +109,7 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
+        options.extend(self.rows.into_iter().flat_map(|[rows, halves]| [("ROWS", rows), ("HALVES", halves)]));
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),
@@ -130,7 +151,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 

@@ -37,7 +37,7 @@ mod steps;
 mod values;
 
 pub use arena::CudaArena;
-pub use backend::{Cuda, Options};
+pub use backend::{Cuda, Only, Options};
 pub use blocks::{BlocksError, CudaBlocks, Element};
 pub use gpu::OpenError;
 pub use gpu::bench;

@@ -1,7 +1,7 @@
 //! Inputs of a step on their way: written into host memory that the device reads by itself, sent by one copy.
 
 use crate::device::Device;
-use crate::memory::Memory;
+use crate::memory::{Memory, Plain, bytes_of};
 use octavo_backend::BackendError;
 use std::fmt;
 use std::sync::Arc;
@@ -45,11 +45,11 @@ impl Stage {
         Ok(())
     }
 
-    /// What is written goes to the device with the next [`send`](Self::send).
-    pub(crate) fn write(&mut self, place: Place, bytes: &[u8]) {
+    /// What is written there goes to the device with the next [`send`](Self::send).
+    pub(crate) fn at(&mut self, place: Place) -> Writer<'_> {
+        assert!(!self.in_flight, "a copy may still be reading");
         let (host, _) = self.buffers.as_mut().expect("reserved");
-        assert!(bytes.len() <= place.capacity && !self.in_flight, "an input of {} bytes", bytes.len());
-        host.bytes_mut()[place.at..][..bytes.len()].copy_from_slice(bytes);
+        Writer { rest: &mut host.bytes_mut()[place.at..][..place.capacity] }
     }
 
     pub(crate) fn address(&self, place: Place) -> u64 {
@@ -63,6 +63,20 @@ impl Stage {
         self.in_flight = true;
         // SAFETY: `in_flight` keeps the host's bytes as they are until somebody has waited; there is as much room.
         unsafe { device.upload_later(there.address(), &host.bytes_mut()[..bytes]) }
+    }
+}
+
+/// Fills a place from its beginning.
+pub(crate) struct Writer<'a> {
+    rest: &'a mut [u8],
+}
+
+impl Writer<'_> {
+    pub(crate) fn put<T: Plain>(&mut self, values: &[T]) {
+        let bytes = bytes_of(values);
+        let (now, rest) = std::mem::take(&mut self.rest).split_at_mut(bytes.len());
+        now.copy_from_slice(bytes);
+        self.rest = rest;
     }
 }
 

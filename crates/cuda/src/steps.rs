@@ -9,12 +9,12 @@
 use crate::arena::CudaArena;
 use crate::backend::Cuda;
 use crate::batch::Tables;
-use crate::choose::choice_bytes;
+use crate::choose::{PlainChoice, plain};
 use crate::device::Recorded;
-use crate::memory::{Memory, Plain, bytes_of};
-use crate::plan::{Plan, PlanKey, Shape};
-use crate::stage::{Place, Stage, places};
-use octavo_backend::{BackendError, Pass, Step, TableView};
+use crate::memory::{Memory, Plain};
+use crate::plan::{Item, Plan, PlanKey, Shape};
+use crate::stage::{Place, Stage, Writer, places};
+use octavo_backend::{BackendError, Choice, Pass, Step, TableView};
 
 /// Rows of recorded steps: these, then multiples of the last step up to [`LARGEST`].
 const SMALL: [usize; 7] = [1, 2, 4, 8, 16, 24, 32];
@@ -132,6 +132,12 @@ impl Steps {
         (self.replays, last.map_or(0, |recording| recording.replay.kernels()))
     }
 
+    /// Drops the recordings.
+    pub(crate) fn forget(&mut self) {
+        self.recordings.clear();
+        self.last = None;
+    }
+
     /// What was replayed last, once more.
     pub(crate) fn replay_again(&self) -> Result<(), BackendError> {
         let last = self.last.and_then(|last| self.recordings.get(last));
@@ -232,8 +238,7 @@ impl Cuda {
             steps.waited();
         }
         if steps.moves != moves {
-            steps.recordings.clear();
-            steps.last = None;
+            steps.forget();
             steps.moves = moves;
         }
         Ok(())
@@ -260,14 +265,13 @@ impl Cuda {
         };
         let Steps { stage, recordings, replays, last, .. } = &mut *steps;
         let recording = &recordings[at];
+        if recording.inputs.iter().any(|(need, place)| worked.bytes(*need) > place.capacity) {
+            recordings.remove(at);
+            *last = None;
+            return Ok(false);
+        }
         for (need, place) in &recording.inputs {
-            let bytes = worked.bytes(*need, step);
-            if bytes.len() > place.capacity {
-                recordings.remove(at);
-                *last = None;
-                return Ok(false);
-            }
-            stage.write(*place, &bytes);
+            worked.write(*need, step, &mut stage.at(*place));
         }
         stage.send(&*self.device, recording.bytes)?;
         recording.replay.replay()?;
@@ -336,24 +340,45 @@ impl Worked {
         Self { kind, tables, plans }
     }
 
-    /// An input as the device reads it, filled up to the recorded rows.
-    fn bytes(&self, need: Need, step: &Step<'_, CudaArena>) -> Vec<u8> {
-        let rows = self.kind.rows;
-        let fill = |mut values: Vec<u32>, len: usize, filler: u32| {
-            values.resize(len, filler);
-            bytes_of(&values).to_vec()
-        };
+    fn items_of(&self, group: usize, key: PlanKey) -> &[Item] {
+        let found = self.plans.iter().find(|(of, _)| *of == (group, key));
+        &found.expect("planned above").1.launches[0].items
+    }
+
+    /// Bytes of an input.
+    fn bytes(&self, need: Need) -> usize {
+        let word = size_of::<u32>();
         match need {
-            Need::Tokens => fill(step.rows.tokens.to_vec(), rows, 0),
-            Need::Positions => fill(step.rows.spans.iter().map(|span| span.start).collect(), rows, 0),
-            Need::Choices => choice_bytes(step.choices, rows),
-            Need::Pages => self.tables.iter().flat_map(|tables| bytes_of(tables.pages())).copied().collect(),
-            Need::Slots(group) => fill(self.tables[group].slots(), 2 * rows, NOWHERE),
-            Need::Work(group, key) => {
-                let found = self.plans.iter().find(|(of, _)| *of == (group, key));
-                let (_, plan) = found.expect("planned above");
-                bytes_of(&plan.launches[0].items).to_vec()
+            Need::Tokens | Need::Positions => self.kind.rows * word,
+            Need::Choices => self.kind.rows * size_of::<Choice>(),
+            Need::Pages => self.tables.iter().map(|tables| tables.pages().len()).sum::<usize>() * word,
+            Need::Slots(_) => 2 * self.kind.rows * word,
+            Need::Work(group, key) => size_of_val(self.items_of(group, key)),
+        }
+    }
+
+    /// An input as the device reads it, filled up to the recorded rows.
+    fn write(&self, need: Need, step: &Step<'_, CudaArena>, out: &mut Writer<'_>) {
+        let more = self.kind.rows - step.rows.tokens.len();
+        match need {
+            Need::Tokens => {
+                out.put(step.rows.tokens);
+                out.put(&vec![0u32; more]);
             }
+            Need::Positions => {
+                out.put(&step.rows.spans.iter().map(|span| span.start).collect::<Vec<u32>>());
+                out.put(&vec![0u32; more]);
+            }
+            Need::Choices => {
+                out.put(&plain(step.choices));
+                out.put(&vec![PlainChoice(Choice::LIKELIEST); more]);
+            }
+            Need::Pages => self.tables.iter().for_each(|tables| out.put(tables.pages())),
+            Need::Slots(group) => {
+                out.put(&self.tables[group].slots());
+                out.put(&vec![NOWHERE; 2 * more]);
+            }
+            Need::Work(group, key) => out.put(self.items_of(group, key)),
         }
     }
 }

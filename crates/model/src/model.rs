@@ -66,6 +66,23 @@ impl<B: Backend> Model<B> {
         self.forward_and_choose(backend, rows, tables, arena, wanted, &[])
     }
 
+    /// Makes room for steps of so many rows, of which so many are wanted: a step never moves its buffers then.
+    pub fn reserve(&mut self, backend: &B, rows: usize, wanted: usize) -> Result<(), BackendError> {
+        self.scratch.resize(backend, rows, wanted)
+    }
+
+    /// The rows that a step of one token a sequence is filled up to.
+    pub fn rows_for(
+        &self,
+        backend: &B,
+        rows: Rows<'_>,
+        tables: &[&[TableView<'_>]],
+        arena: &B::Arena,
+        choices: &[Choice],
+    ) -> usize {
+        backend.step_rows(&Step { model: self.id, rows, tables, arena, choices })
+    }
+
     /// The same, and a token for each of the wanted rows, for [`Backend::chosen`]; none where `choices` is empty. With
     /// them a step of one row a sequence may be a replay, whose logits have rows beyond those wanted.
     pub fn forward_and_choose(

@@ -17,7 +17,8 @@ use std::convert::Infallible;
 ///
 /// One token each of as many sequences as make 1 GiB of keys and values; context 4096, 4 query heads a KV head,
 /// head dimension 128. Pages of 16 tokens in random order, one page a sequence, f16, reading memory, and
-/// multiply-adds in f32 run in turn, for each precision. Takes 4 GiB of memory. JSON keys:
+/// multiply-adds in f32 run in turn, for each precision. Takes 4 GiB of memory. On a GPU: the rows on which other
+/// engines were measured, with the read ceiling of the same run. JSON keys:
 /// paged_over_contiguous (time, the worst), fraction_of_read_bandwidth (paged, by precision), tokens_over_f16
 /// (by precision), read_bandwidth_gb_s, cells.
 #[derive(Debug, clap::Args)]

@@ -117,6 +117,21 @@ impl Bench {
 
     /// Microseconds of a product `[rows, cols] · [outputs, cols]ᵀ` in bf16; weights rotated beyond the cache.
     pub fn product(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
+        self.product_by(rows, outputs, cols, &|product| {
+            // SAFETY: `product_by` allocates for these shapes.
+            let taken = unsafe { self.gpu.multiply(product, None)? };
+            assert!(taken, "the library takes [{rows}, {cols}] by {outputs}");
+            Ok(())
+        })
+    }
+
+    fn product_by(
+        &self,
+        rows: usize,
+        outputs: usize,
+        cols: usize,
+        multiply: &dyn Fn(Product) -> Result<(), BackendError>,
+    ) -> Result<f64, BackendError> {
         let copies = (256usize << 20).div_ceil(outputs * cols * 2).clamp(1, 32);
         let weights = self.random(copies * outputs * cols, Precision::Bf16)?;
         let x = self.random(rows * cols, Precision::Bf16)?;
@@ -133,9 +148,7 @@ impl Bench {
                     precision: Precision::Bf16,
                     deterministic: self.cuda.deterministic(),
                 };
-                // SAFETY: allocated for these shapes above.
-                let taken = unsafe { self.gpu.multiply(product)? };
-                assert!(taken, "the library takes [{rows}, {cols}] by {outputs}");
+                multiply(product)?;
             }
             Ok(())
         })?;

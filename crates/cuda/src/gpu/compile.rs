@@ -98,7 +98,7 @@ mod tests {
     use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
     use crate::blocks::MOVE;
     use crate::choose::{CHOOSE, PEAKS};
-    use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM};
+    use crate::dense::{CONVERT, EMBED, FEW, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
     use crate::kernels::{AttentionOptions, ChunkOptions};
     use crate::pages::{COPY, ROWS, ZERO};
@@ -118,6 +118,9 @@ mod tests {
         let plain =
             [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, MOVE, ROWS, ZERO, PEAKS, CHOOSE];
         plain.into_iter().for_each(compiles);
+        [(1, 1), (24, 2), (64, 1)]
+            .into_iter()
+            .for_each(|(rows, halves)| compiles(FEW.with_rows(rows, halves)));
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
                 let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };

@@ -1,7 +1,7 @@
-//! Products by cuBLASLt; the algorithm for a shape is chosen once and kept: the fastest of those that the library
-//! proposes, or, where bits matter more, the first.
+//! Products by cuBLASLt. For the sizes of recorded steps the algorithm is chosen once and kept: the fastest of those
+//! that the library proposes, or a kernel of ours. Otherwise, and where bits matter more, it is the first proposed.
 
-use crate::device::Product;
+use crate::device::{OwnWay, Product};
 use crate::precision::Precision;
 use crate::steps::rung;
 use cudarc::cublaslt::result::{self, CublasError};
@@ -20,9 +20,9 @@ const WORKSPACE: usize = 32 << 20;
 const USUAL_ROWS: usize = 64;
 
 /// Algorithms that are tried.
-const TRIED: usize = 12;
+const TRIED: usize = 16;
 /// How often each.
-const TRIES: usize = 7;
+const TRIES: usize = 4;
 /// More than a device's cache holds: written between tries, so that each finds its weights in memory.
 const COLD: usize = 96 << 20;
 
@@ -34,12 +34,22 @@ struct Shape {
     cols: usize,
     precision: Precision,
     deterministic: bool,
+    /// Of recorded steps, which come again and again: only those are worth the time of trying.
+    recurs: bool,
+}
+
+/// How products of a shape are computed.
+#[derive(Clone, Copy)]
+enum Way {
+    Library(cublasLtMatmulAlgo_t),
+    /// By a kernel of ours.
+    Own,
 }
 
 pub(super) struct Gemm {
     handle: sys::cublasLtHandle_t,
     workspace: u64,
-    chosen: HashMap<Shape, cublasLtMatmulAlgo_t>,
+    chosen: HashMap<Shape, Way>,
 }
 
 // SAFETY: a handle that may be used from any thread, one at a time (it lies behind a mutex).
@@ -61,7 +71,12 @@ impl Gemm {
 
     /// # Safety
     /// The addresses have room for the shapes, on the device that is current.
-    pub(super) unsafe fn multiply(&mut self, p: Product, stream: CUstream) -> Result<bool, BackendError> {
+    pub(super) unsafe fn multiply(
+        &mut self,
+        p: Product,
+        own: Option<OwnWay<'_>>,
+        stream: CUstream,
+    ) -> Result<bool, BackendError> {
         // Rows of whole 16-byte units; others are rare and small.
         if !p.cols.is_multiple_of(8) || !p.outputs.is_multiple_of(8) {
             return Ok(false);
@@ -72,32 +87,45 @@ impl Gemm {
                 .map_err(super::failed("allocating the workspace of products"))?;
         }
         // SAFETY: the caller's promise.
-        match unsafe { self.run(p, stream) } {
-            Ok(()) => Ok(true),
+        match unsafe { self.run(p, own, stream) } {
+            Ok(done) => Ok(done),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(false),
             Err(error) => Err(BackendError::Device(format!("a product of {p:?}: {error}"))),
         }
     }
 
+    /// Whether it was done.
     /// # Safety
     /// As for `multiply`.
-    unsafe fn run(&mut self, p: Product, stream: CUstream) -> Result<(), CublasError> {
+    unsafe fn run(
+        &mut self,
+        p: Product,
+        own: Option<OwnWay<'_>>,
+        stream: CUstream,
+    ) -> Result<bool, CublasError> {
         let rounded = rung(p.rows).unwrap_or(p.rows.next_power_of_two());
         let rows = if p.deterministic { USUAL_ROWS } else { rounded };
+        let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
         let Product { outputs, cols, precision, deterministic, .. } = p;
-        let shape = Shape { rows, outputs, cols, precision, deterministic };
-        let algorithm = match self.chosen.get(&shape) {
-            Some(algorithm) => *algorithm,
+        let shape = Shape { rows, outputs, cols, precision, deterministic, recurs };
+        let way = match self.chosen.get(&shape) {
+            Some(way) => *way,
             None => {
                 let proposed = self.proposed(shape)?;
-                // SAFETY: the caller's promise.
-                let algorithm = unsafe { self.fastest(p, &shape, &proposed, stream)? };
-                self.chosen.insert(shape, algorithm);
-                algorithm
+                let way = match recurs {
+                    // SAFETY: the caller's promise.
+                    true => unsafe { self.fastest(p, &shape, &proposed, own, stream) },
+                    false => Way::Library(proposed[0]),
+                };
+                self.chosen.insert(shape, way);
+                way
             }
         };
-        // SAFETY: the caller's promise.
-        unsafe { self.run_by(p, &shape, &algorithm, stream) }
+        match way {
+            Way::Own => Ok(false),
+            // SAFETY: the caller's promise.
+            Way::Library(algorithm) => unsafe { self.run_by(p, &shape, &algorithm, stream) }.map(|()| true),
+        }
     }
 
     /// # Safety
@@ -134,7 +162,7 @@ impl Gemm {
         }
     }
 
-    /// The one that takes the least time for this product; the first where bits may not depend on that.
+    /// The one that takes the least time for this product.
     /// # Safety
     /// As for `multiply`.
     unsafe fn fastest(
@@ -142,23 +170,21 @@ impl Gemm {
         p: Product,
         shape: &Shape,
         proposed: &[cublasLtMatmulAlgo_t],
+        own: Option<OwnWay<'_>>,
         stream: CUstream,
-    ) -> Result<cublasLtMatmulAlgo_t, CublasError> {
-        let mut best = (f32::INFINITY, proposed[0]);
-        if p.deterministic || proposed.len() == 1 {
-            return Ok(best.1);
-        }
-        let clock = Clock::new(stream);
+    ) -> Way {
+        let mut best = (f32::INFINITY, Way::Library(proposed[0]));
+        let Some(clock) = Clock::new(stream) else { return best.1 };
+        // One that does not run is not chosen; an error that lasts is met by the product itself.
         for algorithm in proposed {
-            // One that does not run is not chosen; an error that lasts is met by the product itself.
             // SAFETY: the caller's promise.
-            let once = || unsafe { self.run_by(p, shape, algorithm, stream) };
-            let time = clock.as_ref().and_then(|clock| clock.least(once)).unwrap_or(f32::INFINITY);
-            if time < best.0 {
-                best = (time, *algorithm);
+            let time = clock.least(|| unsafe { self.run_by(p, shape, algorithm, stream) }.ok());
+            if time.is_some_and(|time| time < best.0) {
+                best = (time.unwrap_or(best.0), Way::Library(*algorithm));
             }
         }
-        Ok(best.1)
+        let time = own.and_then(|own| clock.least(|| own().ok()));
+        if time.is_some_and(|time| time < best.0) { Way::Own } else { best.1 }
     }
 
     /// What the library proposes, the likeliest first; at least one.
@@ -229,13 +255,13 @@ impl Clock {
     }
 
     /// Milliseconds of the quickest of some runs; `None` if one failed.
-    fn least(&self, run: impl Fn() -> Result<(), CublasError>) -> Option<f32> {
+    fn least(&self, run: impl Fn() -> Option<()>) -> Option<f32> {
         let once = || {
             // SAFETY: live events and stream, as much memory as is written.
             unsafe {
                 driver::memset_d8_async(self.cold, 0, COLD, self.stream).ok()?;
                 driver::event::record(self.start, self.stream).ok()?;
-                run().ok()?;
+                run()?;
                 driver::event::record(self.end, self.stream).ok()?;
                 driver::event::synchronize(self.end).ok()?;
                 driver::event::elapsed(self.start, self.end).ok()

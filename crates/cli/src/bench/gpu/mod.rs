@@ -3,6 +3,7 @@
 pub(super) mod attention;
 pub(super) mod long;
 pub(super) mod prefill;
+mod profile;
 pub(super) mod step;
 mod world;
 

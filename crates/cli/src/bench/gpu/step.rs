@@ -1,5 +1,6 @@
 //! `octavo bench step`: whole decode steps on a GPU.
 
+use super::profile::{self, Part};
 use super::world::{self, Sequences};
 use super::{ALL, Geometry, open};
 use crate::bench::measure::{Samples, progress, time};
@@ -8,7 +9,6 @@ use anyhow::{Result, bail};
 use octavo::Device;
 use octavo_backend::Backend;
 use octavo_cuda::bench::Bench;
-use octavo_types::KvDtype;
 use serde::Serialize;
 
 /// How near does a whole decode step come to what reading weights, keys and values takes?
@@ -32,6 +32,12 @@ pub(in crate::bench) struct Args {
     /// Launch every kernel by itself instead of replaying steps
     #[arg(long)]
     eager: bool,
+    /// Show where the time of each step goes as well
+    #[arg(long, conflicts_with = "eager")]
+    profile: bool,
+    /// Only this context
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<u32>,
     /// Precision of keys and values
     #[arg(long, value_enum, default_value = "bf16")]
     kv_dtype: crate::model_args::Dtype,
@@ -59,6 +65,8 @@ struct Cell {
     floor_us: f64,
     over_floor: f64,
     tokens_per_s: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<Part>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,7 +92,7 @@ pub(in crate::bench) fn run(args: &Args) -> Result<Report> {
     let mut cells = Vec::new();
     for geometry in geometries {
         bar.set_message(geometry.name);
-        measure(&bench, geometry, args.kv_dtype.into(), [read, kernel_us], &mut cells, &|| bar.inc(1))?;
+        measure(&bench, geometry, args, [read, kernel_us], &mut cells, &|| bar.inc(1))?;
     }
     bar.finish_and_clear();
     let worst = |one: bool| {
@@ -114,17 +122,20 @@ pub(in crate::bench) fn run(args: &Args) -> Result<Report> {
 fn measure(
     bench: &Bench,
     geometry: &Geometry,
-    dtype: KvDtype,
+    args: &Args,
     [read, kernel_us]: [f64; 2],
     cells: &mut Vec<Cell>,
     tick: &dyn Fn(),
 ) -> Result<()> {
     let config = geometry.config()?;
-    let spec = world::spec(&config, dtype)?;
+    let spec = world::spec(&config, args.kv_dtype.into())?;
     let mut model = world::load(bench, &config, &spec)?;
     let weight_bytes = 2 * config.parameters();
     for (batch, context) in BATCHES.into_iter().flat_map(|batch| CONTEXTS.map(|context| (batch, context))) {
         tick();
+        if args.context.is_some_and(|only| only != context) {
+            continue;
+        }
         if Sequences::need(&spec, batch, context) + ASIDE > bench.cuda().free_memory()?.0 {
             continue;
         }
@@ -143,6 +154,10 @@ fn measure(
         let (host_us, kv_bytes) = (host.median(), sequences.bytes);
         let floor_us = (weight_bytes + kv_bytes) as f64 / read * 1e6 + kernels as f64 * kernel_us;
         let us = device_us.unwrap_or(host_us);
+        let parts = match args.profile {
+            true => profile::run(bench, &mut model, &mut sequences, batch)?,
+            false => Vec::new(),
+        };
         cells.push(Cell {
             geometry: geometry.name,
             batch,
@@ -156,6 +171,7 @@ fn measure(
             floor_us,
             over_floor: us / floor_us,
             tokens_per_s: batch as f64 / host_us * 1e6,
+            parts,
         });
     }
     Ok(())
@@ -190,7 +206,11 @@ impl Figures {
                 format!("{:.0}", cell.tokens_per_s),
             ]);
         }
-        vec![table]
+        let parts = self.cells.iter().filter(|cell| !cell.parts.is_empty()).map(|cell| {
+            let title = format!("{}, {} x {}, part by part", cell.geometry, cell.batch, cell.context);
+            profile::table(title, &cell.parts, self.read_bandwidth_gb_s * 1e9)
+        });
+        std::iter::once(table).chain(parts).collect()
     }
 
     fn goals(&self) -> Vec<Goal> {

@@ -2,7 +2,7 @@
 
 use super::{Bench, FILL, FillArgs};
 use crate::arena::CudaArena;
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::device::Grid;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
@@ -41,6 +41,18 @@ impl Bench {
             })
         })?;
         Ok(time / KERNELS as f64)
+    }
+
+    /// Only work of this kind is launched from here on, and steps are recorded anew; `None` for all of it.
+    pub fn restrict(&self, only: Option<Only>) {
+        self.cuda.only.set(only);
+        self.cuda.steps.borrow_mut().forget();
+    }
+
+    /// Microseconds of a product by the kernel for few rows; weights rotated beyond the cache.
+    pub fn few_rows(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
+        // SAFETY: `product_by` allocates for these shapes.
+        self.product_by(rows, outputs, cols, &|product| unsafe { self.cuda.multiply_few(product) })
     }
 
     /// Microseconds of the step that was replayed last, by the device's clock.
