@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod fixtures;
+mod gpu;
 mod python;
 mod requirements;
 mod runner;
@@ -12,6 +13,7 @@ mod workspace;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use workspace::Workspace;
 
@@ -36,6 +38,15 @@ enum Command {
     Requirements,
     /// Make tests/fixtures/models anew with Hugging Face transformers (several GB of Python packages)
     Fixtures,
+    /// Build the binary, and test and measure the CUDA back end with it on this machine's GPU
+    GpuTest {
+        /// Gather in FOLDER what a machine with a GPU and without Rust needs, instead of running here
+        #[arg(long, value_name = "FOLDER")]
+        bundle: Option<PathBuf>,
+        /// Options for `octavo gpu-test`, after `--`
+        #[arg(last = true)]
+        options: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -59,5 +70,6 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Requirements => requirements::run(&workspace),
         Command::Fixtures => fixtures::run(),
+        Command::GpuTest { bundle, options } => gpu::run(&workspace, bundle.as_deref(), &options),
     }
 }

@@ -1,3 +1,4 @@
+use crate::Choice;
 use octavo_types::PageId;
 
 /// Rows of one sequence in the batch: consecutive rows, consecutive positions.
@@ -32,4 +33,26 @@ pub struct TableView<'a> {
     pub first: u32,
     /// The pages from there on; they cover every position up to the span's end.
     pub pages: &'a [PageId],
+}
+
+/// A whole step as a back end sees it before its operations are called.
+#[derive(Debug)]
+pub struct Step<'a, Arena> {
+    /// Of the model that runs: steps of one are not replayed for another.
+    pub model: u64,
+    pub rows: Rows<'a>,
+    /// For each layer group, a table for each span.
+    pub tables: &'a [&'a [TableView<'a>]],
+    pub arena: &'a Arena,
+    /// One a row where the step ends in a token for every row, otherwise empty.
+    pub choices: &'a [Choice],
+}
+
+/// What a back end asks of whoever runs a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pass {
+    /// Call the operations of the step.
+    Run,
+    /// The results are there, or will be when they are read.
+    Done,
 }

@@ -67,12 +67,28 @@ impl CacheShape {
             .ok_or(BlockError::TooLarge)
     }
 
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+    /// Slots of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
     /// Elements of one token's keys, or values, in one layer.
-    fn token(&self) -> usize {
+    pub fn token(&self) -> usize {
         self.kv_heads * self.head_dim
     }
     /// Elements of one block's keys, or values, in one layer.
-    fn half(&self) -> usize {
+    pub fn half(&self) -> usize {
         self.block_size * self.token()
     }
     /// Elements of one layer's keys and values: of a buffer in the layout *blocks*.

@@ -15,6 +15,7 @@
 
 mod attention;
 mod bits;
+mod choice;
 mod compare;
 mod dense;
 mod linear;
@@ -31,6 +32,7 @@ pub use bits::{
     one_chunk_equals_many, pages_that_left_the_window_do_not_matter,
     where_pages_lie_and_how_large_they_are_does_not_matter,
 };
+pub use choice::tokens_are_those_of_the_definition;
 pub use dense::{
     activations_match_the_reference, buffers_resize_and_read_back, embeddings_match_the_reference,
     norms_match_the_reference, rows_are_picked_exactly,
@@ -78,8 +80,8 @@ macro_rules! conformance {
     ($backend:expr, $tolerance:expr) => {
         $crate::conformance!(@each tests $backend, $tolerance);
     };
-    (@each $what:ident $backend:expr, $tolerance:expr) => {
-        $crate::conformance!(@$what $backend, $tolerance;
+    (@each $what:ident $($of:tt)*) => {
+        $crate::conformance!(@$what $($of)*;
             buffers_resize_and_read_back, embeddings_match_the_reference, norms_match_the_reference,
             activations_match_the_reference, rows_are_picked_exactly, linear_matches_the_reference,
             angles_match_the_reference, rotation_matches_the_reference, attention_matches_the_reference,
@@ -89,6 +91,7 @@ macro_rules! conformance {
             what_is_gathered_is_what_was_encoded, what_is_written_at_slots_is_gathered_in_token_order,
             storing_touches_its_own_slots_only,
             copied_pages_attend_like_their_originals, copies_run_one_after_another, zeroed_pages_decode_to_zero,
+            tokens_are_those_of_the_definition,
         );
     };
     (@tests $backend:expr, $tolerance:expr; $($name:ident,)*) => {
@@ -99,12 +102,33 @@ macro_rules! conformance {
             }
         )*
     };
-    (@calls $backend:expr, $tolerance:expr; $($name:ident,)*) => {
-        $($name($backend, $tolerance);)*
+    (@calls $each:expr, $property:ty; $($name:ident,)*) => {
+        $($each(stringify!($name), $name as $property);)*
     };
 }
 
-/// The whole suite on one back end, where a test for each property is not wanted; panics at the first failure.
+/// A property of the suite; panics where a back end lacks it.
+pub type Property<B> = fn(&B, Tolerance);
+
+/// Those that compare bits between one way of running and another: a back end may have a mode without.
+pub const BITS: [&str; 6] = [
+    "dense_rows_alone_equal_rows_in_a_batch",
+    "attention_alone_equals_attention_in_a_batch",
+    "one_chunk_equals_many",
+    "where_pages_lie_and_how_large_they_are_does_not_matter",
+    "pages_that_left_the_window_do_not_matter",
+    "copied_pages_attend_like_their_originals",
+];
+
+/// Every property with its name, where a test for each is not wanted.
+pub fn properties<B: crate::Backend>() -> Vec<(&'static str, Property<B>)> {
+    let mut all: Vec<(&'static str, Property<B>)> = Vec::new();
+    let mut each = |name, property| all.push((name, property));
+    crate::conformance!(@each calls each, Property<B>);
+    all
+}
+
+/// The whole suite on one back end; panics at the first failure.
 pub fn run_all<B: crate::Backend>(backend: &B, tolerance: Tolerance) {
-    crate::conformance!(@each calls backend, tolerance);
+    properties().into_iter().for_each(|(_, property)| property(backend, tolerance));
 }

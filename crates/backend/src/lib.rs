@@ -8,13 +8,14 @@
 //! one fixed order for each output; attention folds blocks of positions, aligned to position 0, in order;
 //! keys and values are read as they were stored, those of the current step too.
 //!
-//! Beside the contract: [`codec`] defines how keys and values are stored, [`weights`] how weights are quantised,
+//! Beside the contract: [`codec`] defines how keys and values are stored, [`choice`] how a token is chosen, [`weights`] how weights are quantised,
 //! [`Reference`] computes everything the obvious way, [`mod@conformance`] measures any back end against it, and
 //! [`blocks`] converts between this layout and those of other engines.
 #![forbid(unsafe_code)]
 
 mod batch;
 pub mod blocks;
+pub mod choice;
 pub mod codec;
 pub mod conformance;
 mod layout;
@@ -24,7 +25,8 @@ mod tensor;
 mod traits;
 pub mod weights;
 
-pub use batch::{Rows, Span, TableView};
+pub use batch::{Pass, Rows, Span, Step, TableView};
+pub use choice::Choice;
 pub use layout::{Half, PageLayout};
 pub use random::Random;
 pub use reference::Reference;

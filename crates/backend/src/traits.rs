@@ -1,4 +1,4 @@
-use crate::{PageLayout, Rows, Span, TableView, TensorRef, WeightFormat};
+use crate::{Choice, PageLayout, Pass, Rows, Span, Step, TableView, TensorRef, WeightFormat};
 use octavo_types::{PageId, Pages, SlotId};
 
 #[derive(Debug, thiserror::Error)]
@@ -9,6 +9,12 @@ pub enum BackendError {
     OutOfMemory(String),
     #[error("the device failed: {0}")]
     Device(String),
+}
+
+impl BackendError {
+    fn no_choosing() -> Self {
+        Self::Unsupported { what: "choosing tokens on the device".into(), instead: "read the logits".into() }
+    }
 }
 
 /// Query and key-value heads of an attention layer.
@@ -89,6 +95,45 @@ pub trait Backend: Send {
     fn arena(&self, layout: PageLayout, pages: Pages) -> Result<Self::Arena, BackendError>;
     /// The buffer's rows, all of them, in place of what `out` held.
     fn read(&self, buf: &Self::Buf, out: &mut Vec<f32>) -> Result<(), BackendError>;
+
+    // Steps. A device may record what the operations of a step launch and replay it for later steps of the same
+    // kind. Whoever runs a model asks `step_rows`, sizes the buffers, calls `begin`, and then calls the operations
+    // and `end` for as long as it is told to.
+    /// The rows that the step's buffers must have: its own, or more where it is filled up to a recorded size. The
+    /// results of rows beyond its own are undefined.
+    fn step_rows(&self, step: &Step<'_, Self::Arena>) -> usize {
+        step.rows.tokens.len()
+    }
+    fn begin(&self, step: &Step<'_, Self::Arena>) -> Result<Pass, BackendError> {
+        let _ = step;
+        Ok(Pass::Run)
+    }
+    /// The operations have been called, and `ran` is how that went.
+    fn end(&self, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        ran.map(|()| Pass::Done)
+    }
+
+    // Choosing, where the device does it.
+    /// Whether the three operations below are there; where not, whoever runs the model chooses from the logits.
+    fn chooses(&self) -> bool {
+        false
+    }
+    /// Starts choosing a token for each row of `logits`; rows beyond the `choices` get any.
+    fn choose(&self, logits: &Self::Buf, choices: &[Choice]) -> Result<(), BackendError> {
+        let _ = (logits, choices);
+        Err(BackendError::no_choosing())
+    }
+    /// The first `count` tokens of the last `choose`: exactly those of [`Choice::of`], or `None` where only the
+    /// whole row tells.
+    fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
+        let _ = count;
+        Err(BackendError::no_choosing())
+    }
+    /// One row of a buffer, in place of what `out` held.
+    fn read_row(&self, buf: &Self::Buf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        let _ = (buf, row, out);
+        Err(BackendError::no_choosing())
+    }
 
     // Computing.
     /// `out[i] = table[tokens[i]] * scale`.

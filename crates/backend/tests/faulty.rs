@@ -3,11 +3,12 @@
 use octavo_backend::conformance::{self, Tolerance};
 use octavo_backend::reference::{ReferenceArena, ReferenceBuf, ReferenceMatrix};
 use octavo_backend::{
-    Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Reference, Rows, Span, TableView,
-    TensorRef, WeightDtype, WeightFormat,
+    Activation, AttentionSpec, Backend, BackendError, Choice, NormSpec, PageLayout, Reference, Rows, Span,
+    TableView, TensorRef, WeightDtype, WeightFormat,
 };
 use octavo_types::{PageId, Pages, SlotId};
 use std::ops::Range;
+use std::sync::Mutex;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
@@ -33,9 +34,14 @@ enum Fault {
     ZeroesNothing,
     ScattersOneSlotOn,
     ScattersKeysOnly,
+    /// This one and the next are of back ends that choose.
+    ChoosesRightly,
+    ChoosesTheLastOfEquals,
+    ChoosesBeforeCutting,
 }
 
-struct Faulty(Fault);
+/// What is wrong with it, and the tokens it chose.
+struct Faulty(Fault, Mutex<Vec<Option<u32>>>);
 
 impl Faulty {
     fn has(&self, fault: Fault) -> bool {
@@ -85,6 +91,30 @@ impl Backend for Faulty {
     }
     fn read(&self, buf: &ReferenceBuf, out: &mut Vec<f32>) -> Done {
         Reference.read(buf, out)
+    }
+    fn chooses(&self) -> bool {
+        [Fault::ChoosesRightly, Fault::ChoosesTheLastOfEquals, Fault::ChoosesBeforeCutting].contains(&self.0)
+    }
+    fn choose(&self, logits: &ReferenceBuf, choices: &[Choice]) -> Done {
+        let token = |(row, choice): (usize, &Choice)| {
+            let mut logits = logits.row(row).to_vec();
+            let cut = !self.has(Fault::ChoosesBeforeCutting);
+            let choice = if cut { *choice } else { Choice { top_k: 0, top_p: 1.0, ..*choice } };
+            let equal = |token: u32| logits.iter().rposition(|logit| *logit == logits[token as usize]);
+            match self.has(Fault::ChoosesTheLastOfEquals) && choice.temperature == 0.0 {
+                true => equal(choice.of(&mut logits.clone())).map(|token| token as u32),
+                false => Some(choice.of(&mut logits)),
+            }
+        };
+        *self.1.lock().unwrap() = choices.iter().enumerate().map(token).collect();
+        Ok(())
+    }
+    fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
+        Ok(self.1.lock().unwrap()[..count].to_vec())
+    }
+    fn read_row(&self, buf: &ReferenceBuf, row: usize, out: &mut Vec<f32>) -> Done {
+        *out = buf.row(row).to_vec();
+        Ok(())
     }
     fn embed(&self, table: &ReferenceMatrix, tokens: &[u32], scale: f32, out: &mut ReferenceBuf) -> Done {
         let scale = if self.has(Fault::EmbedForgetsScale) { 1.0 } else { scale };
@@ -236,12 +266,12 @@ fn beyond_is_nan(
 type Property = fn(&Faulty, Tolerance);
 
 fn fails(property: Property, fault: Fault) -> bool {
-    std::panic::catch_unwind(|| property(&Faulty(fault), Tolerance::F32)).is_err()
+    std::panic::catch_unwind(|| property(&Faulty(fault, Mutex::default()), Tolerance::F32)).is_err()
 }
 
 #[test]
 fn each_fault_is_found_by_the_property_that_names_it() {
-    let cases: [(Fault, Property); 21] = [
+    let cases: [(Fault, Property); 23] = [
         (Fault::EmbedForgetsScale, conformance::embeddings_match_the_reference),
         (Fault::NormForgetsEpsilonAndWeight, conformance::norms_match_the_reference),
         (Fault::ActivationsSwapped, conformance::activations_match_the_reference),
@@ -263,6 +293,8 @@ fn each_fault_is_found_by_the_property_that_names_it() {
         (Fault::ZeroesNothing, conformance::zeroed_pages_decode_to_zero),
         (Fault::ScattersOneSlotOn, conformance::what_is_written_at_slots_is_gathered_in_token_order),
         (Fault::ScattersKeysOnly, conformance::what_is_written_at_slots_is_gathered_in_token_order),
+        (Fault::ChoosesTheLastOfEquals, conformance::tokens_are_those_of_the_definition),
+        (Fault::ChoosesBeforeCutting, conformance::tokens_are_those_of_the_definition),
     ];
     for (fault, property) in cases {
         assert!(fails(property, fault), "{fault:?} was not found");
@@ -274,4 +306,5 @@ fn a_change_of_one_bit_passes_the_tolerances_and_only_they() {
     assert!(!fails(conformance::linear_matches_the_reference, Fault::LinearDependsOnBatch));
     assert!(!fails(conformance::stale_contents_of_pages_never_reach_a_result, Fault::None));
     assert!(!fails(conformance::copies_run_one_after_another, Fault::None));
+    assert!(!fails(conformance::tokens_are_those_of_the_definition, Fault::ChoosesRightly));
 }

@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod engine_args;
 mod generate;
+mod gpu_test;
 mod interrupt;
 mod log;
 mod model_args;
@@ -38,6 +39,8 @@ enum Command {
     Plan(plan::Command),
     Quality(quality::Command),
     Bench(bench::Command),
+    #[command(hide = true)]
+    GpuTest(gpu_test::Command),
 }
 
 /// Commands whose options may come from the environment and a file.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
             Command::Plan(command) => plan::run(&command, &hub),
             Command::Quality(command) => quality::run(&command, &hub),
             Command::Bench(command) => bench::run(&command),
+            Command::GpuTest(command) => gpu_test::run(&command),
         }
     });
     match result {

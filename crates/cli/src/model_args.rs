@@ -74,6 +74,10 @@ pub(crate) struct ModelArgs {
     /// What computes: auto (a GPU if there is one that can), cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Device,
+    /// Make results independent, bit by bit, of what else runs at the same time; a GPU is slower with it, a CPU always
+    /// does so
+    #[arg(long)]
+    deterministic: bool,
     /// Threads to compute with on the CPU [default: one a core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
@@ -116,6 +120,7 @@ impl ModelArgs {
             source,
             device: self.device,
             kernel_cache: hub.user_caches().map(Path::to_owned),
+            deterministic: self.deterministic,
             threads: self.threads,
             weights: self.weights.into(),
             kv_backend: match self.kv_backend {

@@ -84,3 +84,24 @@ fn every_key_that_the_help_names_is_there() {
         }
     }
 }
+
+#[test]
+fn the_offline_bench_generates_all_that_was_asked_for() {
+    let report = BENCH.object(&["offline", "--quick"]);
+    assert_eq!(report["bench"], "offline");
+    assert_positive(&report, &["tokens_per_s", "seconds", "prompt_tokens", "output_tokens", "steps"]);
+    for key in keys_in_help("offline").iter().filter(|key| !key.contains(' ')) {
+        assert!(!report[key].is_null(), "{key} of {report}");
+    }
+}
+
+#[test]
+fn benches_of_a_gpu_say_what_is_missing_where_there_is_none() {
+    for bench in ["step", "long", "attention", "prefill", "offline", "serving"] {
+        // No machine has so many.
+        let said = BENCH.error_of(&[bench, "--device", "cuda:63"]);
+        assert!(said.contains("--device cpu"), "{bench}: {said}");
+    }
+    let refused = BENCH.run(&["step", "--device", "cpu"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("octavo bench decode"));
+}

@@ -10,6 +10,8 @@ struct Args {
 };
 
 KERNEL(angles, Args, 128, 1) {
+    let_next_start();
+    after_previous();
     float position = (float)a.positions[block_id()];
     float* out = a.out + (u64)block_id() * 2 * a.pairs;
     for (u32 i = thread_id(); i < a.pairs; i += block_threads()) {

@@ -1,32 +1,40 @@
-// Attention over pages. A block has one key-value head and one item: some rows of one sequence (their query heads
-// of that head's group are the columns) against some tiles. Warps take tiles in turn, each through its own ring of
-// copies, so that the loop has no block barrier:
+// Attention over pages. A block has one key-value head and one share of the work, some items one after another: some
+// rows of one sequence (their query heads of that head's group are the columns) against some tiles. Warps take tiles
+// in turn, each through its own ring of copies, so that the loop has no block barrier:
 //
 //   scores[16 positions][8 columns] = keys[16][dim] * queries[dim][8]
 //   out[dim][8 columns]            += values[dim][16] * weights[16][8]
 //
 // A column's sums do not depend on its neighbours: tile i belongs to warp i mod WARPS, warps and then parts are
 // merged in order, and a tile that a column does not see leaves its bits as they are.
-#include "attention.cuh"
+//
+// The grid is the same whatever the lengths are; what a block does it reads from `items`, so that a captured launch
+// serves other lengths. See plan.rs.
+#include "attention_merge.cuh"
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
+    let_next_start();
+    after_previous();
     DYNAMIC_SHARED(shared);
     const int warp = thread_id() >> 5;
-    const u32 head = block_id() % a.kv_heads;
-    const Item item = a.items[block_id() / a.kv_heads];
+    Item item = a.items[block_id() / a.kv_heads];
+    if (item.rows == 0) return;
     char* ring = shared + warp * STAGES * STAGE_BYTES;
-    Columns c;
-    load_columns(c, a, item, head);
-    Fetch fetch = start_fetch(a, item, head, warp);
+    float* results = (float*)(shared + RING_BYTES);
+    Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring);
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a, item, ring, i);
-    for (int i = 0; i < fetch.count; i++) {
-        copies_wait<STAGES - 2>();
-        sync_warp();
-        fetch_next(fetch, a, item, ring, i + STAGES - 1);
-        fold_tile(c, a, ring + (i % STAGES) * STAGE_BYTES, (fetch.first + WARPS * i) * TILE);
+    for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
+    for (;;) {
+        Columns c;
+        load_columns(c, a, item, fetch.head);
+        const int first = first_tile(item), count = count_tiles(item);
+        for (int i = 0; i < count; i++) {
+            const char* tile = next_tile(fetch);
+            fetch_next(fetch, a);
+            fold_tile(c, a, tile, (first + WARPS * i) * TILE);
+        }
+        merge_warps(c, a, item, fetch.head, results);
+        if (item.next == 0) return;
+        item = a.items[item.next];
     }
-    copies_wait<0>();
-    sync_block();
-    merge_warps(c, a, item, head, shared);
 }

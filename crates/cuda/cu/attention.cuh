@@ -1,43 +1,10 @@
 // The parts of attention.cu.
-#include "tile.cuh"
+#include "fetch.cuh"
 
-#define STEPS (HEAD_DIM / 16)
 // Columns of a block; eight make a block of a product.
 #define COLUMNS (8 * BLOCKS)
-
-// As in plan.rs.
-struct Item {
-    // Rows of the batch, and the position of the first.
-    int row, rows, position;
-    // Where page 0 of the sequence would be in `pages`.
-    int table;
-    // Tiles of this part.
-    int tile0, tile1;
-    // The first part's place among all, this part's number, how many.
-    int first_part, part, parts;
-    int counter;
-    int unused[2];
-};
-
-struct Args {
-    const float* qkv;
-    void* out;
-    const u32* pages;
-    const Item* items;
-    // Of every part, head and column: sums, then (largest score, weight).
-    float* sums;
-    float* weights;
-    u32* counters;
-    Place place;
-    u32 kv_heads;
-    u32 group;
-    // Positions that a row sees; 0 for all.
-    u32 window;
-    int out_precision;
-    // Scale of the scores, times log2(e).
-    float scale;
-    int unused;
-};
+// Sums of which a score is made.
+#define CHAINS (STEPS >= 16 ? 4 : STEPS >= 8 ? 2 : 1)
 
 // What a lane holds of the columns. Column 8 b + 2 (lane % 4) + j has index [b][j].
 struct Columns {
@@ -54,11 +21,6 @@ struct Columns {
     float offset[BLOCKS][2];
 #endif
 };
-
-FN int first_seen(const Args& a, int position) {
-    const int first = position + 1 - (int)a.window;
-    return a.window == 0 || first < 0 ? 0 : first;
-}
 
 FN void load_queries(u32 (&query)[STEPS][2], float& sum, const float* from, bool real) {
     sum = 0.f;
@@ -102,54 +64,6 @@ FN void load_columns(Columns& c, const Args& a, const Item& item, u32 head) {
 #pragma unroll
             for (int i = 0; i < 4; i++) c.out[b][step][i] = 0.f;
     }
-}
-
-// A warp's walk over its tiles: first, first + WARPS, ...
-struct Fetch {
-    u32 head;
-    int first, count;
-    // Positions that the item sees: [low, high).
-    int low, high;
-    // Pages of 32 tiles, one a lane: those in use, and the next.
-    u32 pages, next_pages;
-};
-
-FN u32 page_of_tile(const Args& a, const Item& item, const Fetch& f, int i) {
-    if (SMALL_PAGES || i >= f.count) return 0;
-    return a.pages[item.table + (int)((f.first + WARPS * i) * TILE / a.place.page_size)];
-}
-
-FN Fetch start_fetch(const Args& a, const Item& item, u32 head, int warp) {
-    Fetch f;
-    f.head = head;
-    f.first = item.tile0 + (warp - item.tile0 % WARPS + WARPS) % WARPS;
-    f.count = f.first < item.tile1 ? (item.tile1 - f.first + WARPS - 1) / WARPS : 0;
-    f.low = first_seen(a, item.position);
-    f.high = item.position + item.rows;
-    f.pages = page_of_tile(a, item, f, thread_id() & 31);
-    f.next_pages = page_of_tile(a, item, f, 32 + (thread_id() & 31));
-    return f;
-}
-
-// Starts copying the warp's i-th tile, if there is one.
-FN void fetch_next(Fetch& f, const Args& a, const Item& item, char* ring, int i) {
-    if (i > 0 && i % 32 == 0) {
-        f.pages = f.next_pages;
-        f.next_pages = page_of_tile(a, item, f, i + 32 + (thread_id() & 31));
-    }
-    const u32 page = shuffle(f.pages, i % 32);
-    if (i < f.count) {
-        const int at = (f.first + WARPS * i) * TILE, size = a.place.page_size;
-        auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[item.table + (at + row) / size] : page; };
-        auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };
-        if (SMALL_PAGES) {
-            auto page_or_first = [&](int row) { return at + row >= f.low && at + row < f.high ? page_of(row) : 0u; };
-            fetch_tile(ring + (i % STAGES) * STAGE_BYTES, a.place, f.head, f.low - at, f.high - at, page_or_first, slot_of);
-        } else {
-            fetch_tile(ring + (i % STAGES) * STAGE_BYTES, a.place, f.head, f.low - at, f.high - at, page_of, slot_of);
-        }
-    }
-    copies_commit();
 }
 
 // Parameters of the lane's two positions.
@@ -239,16 +153,28 @@ FN void weigh(Columns& c, int b, float (&s)[4], const Args& a, const char* stage
 // Folds a tile, whose first position is given, into the columns.
 FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
     float s[BLOCKS][4];
-    u32 operand[STEPS][4];
-    load_keys(operand, stage);
+    // One step more than there are, where a load brings two.
+    u32 operand[(STEPS + PER_LOAD - 1) / PER_LOAD][PER_LOAD][4];
+#pragma unroll
+    for (int i = 0; i < STEPS; i += PER_LOAD) load_keys(operand[i / PER_LOAD], stage, i);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
+        // Products that do not wait for each other.
+        float sums[CHAINS][4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[b][i] = 0.f;
+        for (int i = 0; i < CHAINS * 4; i++) sums[i / 4][i % 4] = 0.f;
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) multiply(s[b], operand[step], c.query[b][step][0], c.query[b][step][1]);
+        for (int step = 0; step < STEPS; step++)
+            multiply(sums[step % CHAINS], operand[step / PER_LOAD][step % PER_LOAD], c.query[b][step][0], c.query[b][step][1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[b][i] = sums[0][i];
+#pragma unroll
+            for (int chain = 1; chain < CHAINS; chain++) s[b][i] += sums[chain][i];
+        }
     }
-    load_values(operand, stage + HALF_BYTES);
+#pragma unroll
+    for (int i = 0; i < STEPS; i += PER_LOAD) load_values(operand[i / PER_LOAD], stage + HALF_BYTES, i);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
         u32 w[2];
@@ -258,101 +184,18 @@ FN void fold_tile(Columns& c, const Args& a, const char* stage, int position) {
         for (int step = 0; step < STEPS; step++) {
             float(&out)[4] = c.out[b][step];
 #if QUANTISED
+            // A tile's sums are made apart and then added to those before it: no long sum in the product's precision.
             float sum[4] = {0.f, 0.f, 0.f, 0.f};
-            multiply(sum, operand[step], w[0], w[1]);
+            multiply(sum, operand[step / PER_LOAD][step % PER_LOAD], w[0], w[1]);
 #pragma unroll
             for (int i = 0; i < 4; i++) out[i] = fmaf(out[i], factor[i & 1], sum[i] * unit[i & 1]);
 #else
 #pragma unroll
             for (int i = 0; i < 4; i++) out[i] *= factor[i & 1];
-            multiply(out, operand[step], w[0], w[1]);
+            multiply(out, operand[step / PER_LOAD][step % PER_LOAD], w[0], w[1]);
 #endif
         }
     }
     sync_warp();
 }
 
-// A warp's results into shared memory: sums [warp][column][dim], then (largest, weight) [warp][column].
-FN void share_columns(Columns& c, float* sums, float* weights) {
-    const int warp = thread_id() >> 5, lane = thread_id() & 31;
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const int column = warp * COLUMNS + 8 * b + 2 * (lane & 3) + j;
-            const float weight = column_sum(c.weight[b][j]);
-            float offset = 0.f;
-#if KV == KV_INT8
-            offset = column_sum(c.offset[b][j]);
-#endif
-            if (lane < 4) weights[2 * column] = c.largest[b][j], weights[2 * column + 1] = weight;
-#pragma unroll
-            for (int step = 0; step < STEPS; step++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    sums[column * HEAD_DIM + step * 16 + value_dimension(i)] = c.out[b][step][2 * i + j] + offset;
-        }
-}
-
-// The factor of something whose largest score is `one` where the largest of all is `all`.
-FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
-
-FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, float sum, float weight) {
-    const u64 row = item.row + column / a.group, heads = a.group * a.kv_heads;
-    const u64 at = (row * heads + head * a.group + column % a.group) * HEAD_DIM + dim;
-    store(a.out, a.out_precision, at, sum / weight);
-}
-
-// The last block of an item's parts to come here merges them, in order.
-FN void merge_parts(const Args& a, const Item& item, u32 head, int columns) {
-    SHARED u32 arrived;
-    fence();
-    sync_block();
-    if (thread_id() == 0) arrived = atomic_add(a.counters + (u64)item.counter * a.kv_heads + head, 1);
-    sync_block();
-    if (arrived + 1 != (u32)item.parts) return;
-    fence();
-    if (thread_id() == 0) a.counters[(u64)item.counter * a.kv_heads + head] = 0;
-    for (int at = thread_id(); at < columns * HEAD_DIM; at += WARPS * 32) {
-        const int column = at / HEAD_DIM, dim = at % HEAD_DIM;
-        float largest = -INFINITE, sum = 0.f, weight = 0.f;
-        const u64 first = ((u64)item.first_part * a.kv_heads + head) * COLUMNS + column, step = a.kv_heads * COLUMNS;
-        for (int part = 0; part < item.parts; part++)
-            largest = fmaxf(largest, load_fresh(a.weights + 2 * (first + part * step)));
-#pragma unroll 8
-        for (int part = 0; part < item.parts; part++) {
-            const u64 p = first + part * step;
-            const float factor = factor_of(load_fresh(a.weights + 2 * p), largest);
-            weight = fmaf(factor, load_fresh(a.weights + 2 * p + 1), weight);
-            sum = fmaf(factor, load_fresh(a.sums + p * HEAD_DIM + dim), sum);
-        }
-        write_out(a, item, head, column, dim, sum, weight);
-    }
-}
-
-FN void merge_warps(Columns& c, const Args& a, const Item& item, u32 head, char* shared) {
-    float* sums = (float*)shared;
-    float* weights = sums + WARPS * COLUMNS * HEAD_DIM;
-    share_columns(c, sums, weights);
-    sync_block();
-    const int columns = item.rows * a.group;
-    for (int at = thread_id(); at < columns * HEAD_DIM; at += WARPS * 32) {
-        const int column = at / HEAD_DIM, dim = at % HEAD_DIM;
-        float largest = -INFINITE, sum = 0.f, weight = 0.f;
-        for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, weights[2 * (w * COLUMNS + column)]);
-        for (int w = 0; w < WARPS; w++) {
-            const int p = w * COLUMNS + column;
-            const float factor = factor_of(weights[2 * p], largest);
-            weight = fmaf(factor, weights[2 * p + 1], weight);
-            sum = fmaf(factor, sums[p * HEAD_DIM + dim], sum);
-        }
-        if (item.parts == 1) {
-            write_out(a, item, head, column, dim, sum, weight);
-            continue;
-        }
-        const u64 p = ((u64)(item.first_part + item.part) * a.kv_heads + head) * COLUMNS + column;
-        a.sums[p * HEAD_DIM + dim] = sum;
-        if (dim == 0) a.weights[2 * p] = largest, a.weights[2 * p + 1] = weight;
-    }
-    if (item.parts > 1) merge_parts(a, item, head, columns);
-}

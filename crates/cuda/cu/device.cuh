@@ -13,6 +13,19 @@ typedef unsigned long long u64;
     static_assert(sizeof(Args) == ARGS_BYTES, "the arguments of " #name);    \
     extern "C" __global__ void __launch_bounds__(threads, blocks) octavo_##name(const __grid_constant__ Args a)
 
+// Kernels that are launched to overlap: the next one may start, and waits here for this one to end. Nothing that an
+// earlier kernel writes is touched before, and no thread ends before.
+FN void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+FN void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 FN int thread_id() { return threadIdx.x; }
 FN int block_id() { return blockIdx.x; }
 FN int block_id_y() { return blockIdx.y; }
@@ -24,11 +37,26 @@ FN float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x,
 FN u32 shuffle_xor(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 FN float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+FN bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 FN void fence() { __threadfence(); }
 FN u32 atomic_add(u32* at, u32 x) { return atomicAdd(at, x); }
+// After what this thread, or others before a barrier of the block, wrote; before what it, or others after one, read.
+FN u32 atomic_add_ordered(u32* at, u32 x) {
+    u32 old;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(x) : "memory");
+    return old;
+}
 
+struct __align__(16) Four {
+    u32 x, y, z, w;
+};
 // What another block wrote before its fence: not from this processor's own cache.
 FN float load_fresh(const float* p) { return __ldcg(p); }
+FN Four load_fresh4(const float* p) {
+    Four v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
 
 FN float as_float(u32 x) { return __uint_as_float(x); }
 FN u32 as_bits(float x) { return __float_as_uint(x); }
@@ -113,9 +141,6 @@ FN void multiply_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-struct Four {
-    u32 x, y, z, w;
-};
 // A streaming read of 16 bytes.
 FN Four load_streaming(const void* p) {
     Four v;

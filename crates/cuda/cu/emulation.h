@@ -41,7 +41,8 @@ struct Copy {
 };
 struct Fiber {
     void* stack_pointer;
-    std::vector<char> stack;
+    // Never given back; what is not used of it is not there.
+    char* stack;
     int id;
     u32 meetings;
     bool done;
@@ -95,10 +96,11 @@ static void start_fiber() {
     abort();
 }
 static void prepare_fiber(Fiber& fiber, int id) {
-    if (fiber.stack.empty()) fiber.stack.resize(256 << 10);
+    const size_t size = 256 << 10;
+    if (!fiber.stack) fiber.stack = (char*)malloc(size);
     fiber.id = id, fiber.meetings = 0, fiber.done = false;
     fiber.groups.clear(), fiber.open.clear();
-    u64 top = ((u64)fiber.stack.data() + fiber.stack.size()) & ~(u64)63;
+    u64 top = ((u64)fiber.stack + size) & ~(u64)63;
     void** stack = (void**)(top - 64);
     stack[6] = (void*)start_fiber;
     for (int i = 0; i < 6; i++) stack[i] = nullptr;
@@ -123,6 +125,8 @@ static void run_grid(u32 x, u32 y, u32 threads, u32 shared, std::function<void()
         for (machine.x = 0; machine.x < x; machine.x++) run_block();
 }
 
+FN void let_next_start() {}
+FN void after_previous() {}
 FN int thread_id() { return machine.now->id; }
 FN int block_id() { return machine.x; }
 FN int block_id_y() { return machine.y; }
@@ -164,10 +168,25 @@ FN float shuffle_xor(float x, int mask) { return from_lane(x, thread_id() ^ mask
 FN u32 shuffle_xor(u32 x, int mask) { return from_lane(x, thread_id() ^ mask); }
 FN float shuffle(float x, int lane) { return from_lane(x, lane); }
 FN u32 shuffle(u32 x, int lane) { return from_lane(x, lane); }
+static bool any_lane(bool x) {
+    const int slot = meet(&x, sizeof x, nothing);
+    bool any = false;
+    for (int lane = 0; lane < 32; lane++) any |= my_warp().slots[slot][lane][0] != 0;
+    return any;
+}
 FN void fence() {}
 FN u32 atomic_add(u32* at, u32 x) { return (*at += x) - x; }
+FN u32 atomic_add_ordered(u32* at, u32 x) { return atomic_add(at, x); }
 
+struct alignas(16) Four {
+    u32 x, y, z, w;
+};
 FN float load_fresh(const float* p) { return *p; }
+FN Four load_fresh4(const float* p) {
+    Four v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 
 FN float as_float(u32 x) {
     float y;
@@ -298,9 +317,6 @@ template <class All> static void multiply_as(float (&c)[4], const u32 (&a)[4], u
 FN void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { multiply_as(c, a, b0, b1, multiply_warp<true>); }
 FN void multiply_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { multiply_as(c, a, b0, b1, multiply_warp<false>); }
 
-struct Four {
-    u32 x, y, z, w;
-};
 FN Four load_streaming(const void* p) {
     Four v;
     memcpy(&v, p, sizeof v);

@@ -11,6 +11,10 @@
 FN float from_bf16(u16 x) { return as_float((u32)x << 16); }
 FN u16 to_bf16(float x) { return (u16)(pack_bf16(x, 0.f) & 0xffffu); }
 
+struct alignas(8) Two {
+    u32 x, y;
+};
+
 FN float load(const void* p, int precision, u64 i) {
     if (precision == F32) return ((const float*)p)[i];
     u16 x = ((const u16*)p)[i];
@@ -19,6 +23,27 @@ FN float load(const void* p, int precision, u64 i) {
 FN void store(void* p, int precision, u64 i, float x) {
     if (precision == F32) ((float*)p)[i] = x;
     else ((u16*)p)[i] = precision == BF16 ? to_bf16(x) : to_f16(x);
+}
+
+// Four numbers at `i`, of which `count` are there (the others are 0); at once where that can be.
+FN void load_four(float (&x)[4], const void* p, int precision, u64 i, u32 count) {
+    if (precision == F32 && count == 4 && i % 4 == 0) {
+        const Four v = *(const Four*)((const float*)p + i);
+        x[0] = as_float(v.x), x[1] = as_float(v.y), x[2] = as_float(v.z), x[3] = as_float(v.w);
+    } else {
+        for (u32 j = 0; j < 4; j++) x[j] = j < count ? load(p, precision, i + j) : 0.f;
+    }
+}
+FN void store_four(void* p, int precision, u64 i, const float (&x)[4], u32 count) {
+    if (precision == F32 && count == 4 && i % 4 == 0) {
+        *(Four*)((float*)p + i) = Four{as_bits(x[0]), as_bits(x[1]), as_bits(x[2]), as_bits(x[3])};
+    } else if (precision != F32 && count == 4 && i % 4 == 0) {
+        const bool bf16 = precision == BF16;
+        ((Two*)p)[i / 4] = Two{bf16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]),
+                               bf16 ? pack_bf16(x[2], x[3]) : pack_f16(x[2], x[3])};
+    } else {
+        for (u32 j = 0; j < count; j++) store(p, precision, i + j, x[j]);
+    }
 }
 
 FN float warp_sum(float x) {

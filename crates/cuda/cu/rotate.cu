@@ -6,12 +6,14 @@
 #define HALF (HEAD_DIM / 2)
 #define PAIRS ((HALF + 31) / 32)
 
+#define NOWHERE 0xffffffffu
+
 struct Args {
     float* qkv;
     const float* angles;
     const float* q_norm;
     const float* k_norm;
-    // Page and slot of every row.
+    // Page and slot of every row; NOWHERE for one that only fills the step up.
     const u32* slots;
     Place place;
     float q_eps;
@@ -46,6 +48,8 @@ FN void turn(Head& h, const float* angles) {
 }
 
 KERNEL(rotate, Args, 128, 1) {
+    let_next_start();
+    after_previous();
     const u32 head = block_id_y() * 4 + (thread_id() >> 5), lane = thread_id() & 31;
     const u64 row = block_id();
     if (head >= a.q_heads + 2 * a.kv_heads) return;
@@ -68,6 +72,7 @@ KERNEL(rotate, Args, 128, 1) {
         return;
     }
     const u32 kv_head = (head - a.q_heads) % a.kv_heads, page = a.slots[2 * row], slot = a.slots[2 * row + 1];
+    if (page == NOWHERE) return;
     const u32 parameters = parameters_of(h.x, h.real);
     u8* to = row_at(a.place, value, kv_head, page, slot);
     for (int j = 0; j < 2 * PAIRS; j++)

@@ -1,12 +1,14 @@
 // A tile: sixteen positions of one head, aligned to position 0, keys and values as stored, in shared memory.
-// Rows are apart by an odd number of 16-byte units, so that the eight rows of a matrix load touch all banks.
+// So that the eight rows of a matrix load touch all banks, the 16-byte units of a row change places by the row's
+// number; where a row has no multiple of eight units, rows are apart by an odd number of units instead.
 #include "codec.cuh"
 #include "place.cuh"
 
 #define TILE 16
 #define ROW_BYTES (HEAD_DIM * ELEMENT_BYTES)
 #define UNITS (ROW_BYTES / 16)
-#define ROW_STRIDE (16 * (UNITS | 1))
+#define MIXED (UNITS % 8 == 0)
+#define ROW_STRIDE (MIXED ? ROW_BYTES : 16 * (UNITS | 1))
 #define HALF_BYTES (TILE * ROW_STRIDE)
 // Keys, values, and for the quantised the parameters of both.
 #define STAGE_BYTES (2 * HALF_BYTES + (QUANTISED ? 128 : 0))
@@ -43,96 +45,59 @@ FN int value_dimension(int row) {
     return QUANTISED ? 2 * g + row : g + 8 * row;
 }
 
-// Keys [16 positions][16 dims] for each step of 16 dims, as the first operand of a product.
+FN int unit_at(int row, int unit) { return row * ROW_STRIDE + 16 * (MIXED ? unit ^ (row & 7) : unit); }
+
+// Steps of 16 dimensions that one load brings.
+#define PER_LOAD (QUANTISED ? 2 : 1)
+
+// load_keys: [16 positions][16 dims], as the first operand of a product; of the second operand, 0 and 2 are the first
+// eight positions, 1 and 3 the others. load_values: the same of [16 dims][16 positions].
 #if KV == KV_F32
-FN void load_keys(u32 (&k)[HEAD_DIM / 16][4], const char* keys) {
+FN const float* element_at(const char* half, int row, int i) { return (const float*)(half + unit_at(row, i / 4)) + i % 4; }
+FN void load_keys(u32 (&k)[PER_LOAD][4], const char* keys, int step) {
     const int g = (thread_id() & 31) >> 2, t = thread_id() & 3;
-    for (int step = 0; step < HEAD_DIM / 16; step++)
-        for (int i = 0; i < 4; i++) {
-            const float* p = (const float*)(keys + (g + 8 * (i & 1)) * ROW_STRIDE) + step * 16 + 2 * t + 8 * (i >> 1);
-            k[step][i] = pack(p[0], p[1]);
-        }
+    for (int i = 0; i < 4; i++) {
+        const float* p = element_at(keys, g + 8 * (i & 1), step * 16 + 2 * t + 8 * (i >> 1));
+        k[0][i] = pack(p[0], p[1]);
+    }
 }
-FN void load_values(u32 (&v)[HEAD_DIM / 16][4], const char* values) {
+FN void load_values(u32 (&v)[PER_LOAD][4], const char* values, int step) {
     const int g = (thread_id() & 31) >> 2, t = thread_id() & 3;
-    for (int step = 0; step < HEAD_DIM / 16; step++)
-        for (int i = 0; i < 4; i++) {
-            const char* p = values + (2 * t + 8 * (i >> 1)) * ROW_STRIDE + (step * 16 + g + 8 * (i & 1)) * 4;
-            v[step][i] = pack(*(const float*)p, *(const float*)(p + ROW_STRIDE));
-        }
+    for (int i = 0; i < 4; i++) {
+        const int row = 2 * t + 8 * (i >> 1), dim = step * 16 + g + 8 * (i & 1);
+        v[0][i] = pack(*element_at(values, row, dim), *element_at(values, row + 1, dim));
+    }
 }
 #elif !QUANTISED
-FN void load_keys(u32 (&k)[HEAD_DIM / 16][4], const char* keys) {
+FN void load_keys(u32 (&k)[PER_LOAD][4], const char* keys, int step) {
     const int lane = thread_id() & 31;
-    const char* p = keys + (lane & 15) * ROW_STRIDE + (lane >> 4) * 16;
-#pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; step++) load_matrices(k[step], p + step * 32);
+    load_matrices(k[0], keys + unit_at(lane & 15, 2 * step + (lane >> 4)));
 }
-// Values transposed, [16 dims][16 positions].
-FN void load_values(u32 (&v)[HEAD_DIM / 16][4], const char* values) {
+FN void load_values(u32 (&v)[PER_LOAD][4], const char* values, int step) {
     const int lane = thread_id() & 31;
-    const char* p = values + ((lane & 7) + (lane >> 4) * 8) * ROW_STRIDE + ((lane >> 3) & 1) * 16;
-#pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; step++) load_matrices_transposed(v[step], p + step * 32);
+    load_matrices_transposed(v[0], values + unit_at((lane & 7) + (lane >> 4) * 8, 2 * step + ((lane >> 3) & 1)));
 }
 #else
-// One load has two steps: a lane's four bytes are four neighbours of a row.
-FN void load_keys(u32 (&k)[HEAD_DIM / 16][4], const char* keys) {
+// A lane's four bytes are four neighbours of a row.
+FN void load_keys(u32 (&k)[PER_LOAD][4], const char* keys, int step) {
     const int lane = thread_id() & 31;
-    const char* p = keys + (lane & 15) * ROW_STRIDE + (lane >> 4) * 16;
+    u32 r[4];
+    load_matrices(r, keys + unit_at(lane & 15, step + (lane >> 4)));
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; step += 2) {
-        u32 r[4];
-        load_matrices(r, p + step * 16);
-        widen(r[0], k[step][0], k[step][2]);
-        widen(r[1], k[step][1], k[step][3]);
-        if (step + 1 < HEAD_DIM / 16) {
-            widen(r[2], k[step + 1][0], k[step + 1][2]);
-            widen(r[3], k[step + 1][1], k[step + 1][3]);
-        }
+    for (int i = 0; i < 2; i++) {
+        widen(r[2 * i], k[i][0], k[i][2]);
+        widen(r[2 * i + 1], k[i][1], k[i][3]);
     }
 }
 // Transposed by pairs of bytes: a lane's four are two dimensions of two positions.
-FN void load_values(u32 (&v)[HEAD_DIM / 16][4], const char* values) {
+FN void load_values(u32 (&v)[PER_LOAD][4], const char* values, int step) {
     const int lane = thread_id() & 31;
-    const char* p = values + ((lane & 7) + ((lane >> 3) & 1) * 8) * ROW_STRIDE + (lane >> 4) * 16;
+    u32 r[4];
+    load_matrices_transposed(r, values + unit_at(lane & 15, step + (lane >> 4)));
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; step += 2) {
-        u32 r[4];
-        load_matrices_transposed(r, p + step * 16);
-        widen(permute_bytes(r[0], 0, 0x3120), v[step][0], v[step][1]);
-        widen(permute_bytes(r[1], 0, 0x3120), v[step][2], v[step][3]);
-        if (step + 1 < HEAD_DIM / 16) {
-            widen(permute_bytes(r[2], 0, 0x3120), v[step + 1][0], v[step + 1][1]);
-            widen(permute_bytes(r[3], 0, 0x3120), v[step + 1][2], v[step + 1][3]);
-        }
+    for (int i = 0; i < 2; i++) {
+        widen(permute_bytes(r[2 * i], 0, 0x3120), v[i][0], v[i][1]);
+        widen(permute_bytes(r[2 * i + 1], 0, 0x3120), v[i][2], v[i][3]);
     }
 }
 #endif
-
-// Starts copying the rows [from, to) of a tile into `stage`, by one warp; the others become zeros. `page_of(row)` and
-// `slot_of(row)` say where a row lies; without SMALL_PAGES they are asked for row 0 alone.
-template <class PageOf, class SlotOf>
-FN void fetch_tile(char* stage, const Place& place, u32 head, int from, int to, PageOf page_of, SlotOf slot_of) {
-    const int lane = thread_id() & 31;
-    u32 page = page_of(0), slot = slot_of(0);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u8* base = row_at(place, half, head, page, slot);
-#pragma unroll
-        for (int at = lane; at < TILE * UNITS; at += 32) {
-            const int row = at / UNITS, unit = at % UNITS;
-            const bool wanted = row >= from && row < to;
-            const u8* source = base + at * 16;
-            if (SMALL_PAGES) source = wanted ? row_at(place, half, head, page_of(row), slot_of(row)) + unit * 16 : place.arena;
-            copy16(stage + half * HALF_BYTES + row * ROW_STRIDE + unit * 16, source, wanted ? 16 : 0);
-        }
-    }
-    if (QUANTISED) {
-        const int half = lane >> 4, row = lane & 15;
-        const bool wanted = row >= from && row < to;
-        const u8* source = parameters_at(place, half, head, page, slot) + row * 4;
-        if (SMALL_PAGES) source = wanted ? parameters_at(place, half, head, page_of(row), slot_of(row)) : place.arena;
-        copy4(stage + 2 * HALF_BYTES + lane * 4, source, wanted ? 4 : 0);
-    }
-}

@@ -1,4 +1,6 @@
-//! Everything about a GPU in one run: `check [part ...]`, all parts unless some are named.
+//! Everything about a GPU in one run: `check [part ...]`, all parts unless some are named. `sweep:Gemma` is that part's
+//! cases with `Gemma` in their names; `sweep:Gemma@3` measures the fourth choice first (several processes, each with
+//! another one first, compile all kernels together).
 //!
 //! Each part has a process of its own: one that fails is reported and the others go on. The last line of output is the results as JSON.
 
@@ -6,6 +8,8 @@
 mod children;
 #[path = "check/parts.rs"]
 mod parts;
+#[path = "check/sweep.rs"]
+mod sweep;
 
 use octavo_cuda::Options;
 use octavo_cuda::bench::Bench;
@@ -16,18 +20,25 @@ use std::time::Instant;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let unknown = wanted.iter().find(|name| !parts::ALL.iter().any(|part| part.name == **name));
-    if let Some(name) = unknown {
+    let wanted: Vec<(&str, &str)> = wanted.iter().map(|w| w.split_once(':').unwrap_or((w, ""))).collect();
+    let unknown = wanted.iter().find(|(name, _)| !parts::ALL.iter().any(|part| part.name == *name));
+    if let Some((name, _)) = unknown {
         let names: Vec<_> = parts::ALL.iter().map(|part| part.name).collect();
         eprintln!("no part {name}; there are {}", names.join(", "));
         std::process::exit(2);
     }
-    let chosen = |part: &&Part| wanted.is_empty() || wanted.iter().any(|w| w == part.name);
-    let chosen: Vec<&Part> = parts::ALL.iter().filter(chosen).collect();
+    let named = |name: &str| parts::ALL.iter().find(|part| part.name == name);
+    let chosen: Vec<(&Part, &str)> = match &wanted[..] {
+        [] => parts::ALL.iter().map(|part| (part, "")).collect(),
+        some => some.iter().filter_map(|(name, cases)| named(name).map(|part| (part, *cases))).collect(),
+    };
     let mut report = Report::default();
     match chosen[..] {
-        [part] => run(part, &mut report),
-        _ => chosen.iter().for_each(|part| children::run(part.name, &mut report)),
+        [(part, cases)] => {
+            report.cases = cases.into();
+            run(part, &mut report);
+        }
+        _ => chosen.iter().for_each(|(part, cases)| children::run(part.name, cases, &mut report)),
     }
     println!("\n{} parts failed: {:?}", report.failures.len(), report.failures);
     println!("{}", report.json());
@@ -37,7 +48,7 @@ fn main() {
 fn run(part: &Part, report: &mut Report) {
     println!("\n== {}", part.name);
     let start = Instant::now();
-    let options = Options { deterministic: part.deterministic, cache: cache() };
+    let options = Options { deterministic: part.deterministic, cache: cache(), ..Options::default() };
     let result = catch_unwind(AssertUnwindSafe(|| {
         let bench = Bench::open(0, options).map_err(|error| error.to_string())?;
         (part.run)(&bench, report)

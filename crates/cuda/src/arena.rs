@@ -46,7 +46,7 @@ impl CudaArena {
             )),
             other => other,
         })?;
-        Ok(Self { layout, pages: pages.as_usize(), memory })
+        Ok(Self { layout, pages: pages.as_usize(), memory: memory.kept() })
     }
 
     pub(crate) fn layout(&self) -> &PageLayout {

@@ -1,19 +1,22 @@
 //! Angles, rotation and storing, attention.
 
 use crate::arena::{CudaArena, Place};
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::dense::threads_for;
-use crate::device::Grid;
+use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
-use crate::plan::{Launch, Plan, PlanKey};
+use crate::plan::{Plan, PlanKey, Program, Room, Shape};
 use crate::precision::Precision;
+use crate::steps::Need;
 use crate::values::{CudaBuf, CudaVector};
-use octavo_backend::{AttentionSpec, BackendError, NormSpec, Rows, Span, TableView};
+use octavo_backend::{AttentionSpec, BackendError, NormSpec, PageLayout, Rows, Span, TableView};
+use std::sync::Arc;
 
-pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles");
-pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate");
-pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention");
+pub(crate) const ANGLES: Kernel = Kernel::new::<AnglesArgs>("angles").overlapping();
+pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate").overlapping();
+pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention").overlapping();
+pub(crate) const CHUNK: Kernel = Kernel::new::<AttentionArgs>("attention_chunk");
 
 #[repr(C)]
 struct AnglesArgs {
@@ -53,7 +56,7 @@ struct AttentionArgs {
     window: u32,
     out_precision: i32,
     scale: f32,
-    unused: i32,
+    columns: i32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -63,6 +66,50 @@ pub(crate) struct Scratch {
     weights: Option<Memory>,
     /// Zero between launches.
     counters: Option<Memory>,
+    /// How often an address has changed.
+    moves: u64,
+}
+
+impl Scratch {
+    /// Makes room. What was launched or captured before keeps using what it was given: a graph is good for as long as
+    /// [`Scratch::moves`] says the same as when it was captured.
+    pub(crate) fn reserve(&mut self, device: &Arc<dyn Device>, room: Room) -> Result<(), BackendError> {
+        let moves = &mut self.moves;
+        let mut grow = |slot: &mut Option<Memory>, bytes: usize, zero: bool| {
+            if slot.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
+                let make = if zero { Memory::zeroed } else { Memory::new };
+                *slot = Some(make(device, bytes.next_power_of_two())?);
+                *moves += 1;
+            }
+            Ok::<(), BackendError>(())
+        };
+        grow(&mut self.sums, room.sums, false)?;
+        grow(&mut self.weights, room.weights, false)?;
+        grow(&mut self.counters, room.counters, true)
+    }
+
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    fn addresses(&self) -> [u64; 3] {
+        [&self.sums, &self.weights, &self.counters].map(|slot| slot.as_ref().map_or(0, Memory::address))
+    }
+}
+
+/// A plan whose items are on the device.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) plan: Plan,
+    items: Vec<Memory>,
+}
+
+impl Placed {
+    pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan) -> Result<Self, BackendError> {
+        let items = plan.launches.iter().map(|launch| Memory::of(device, &launch.items));
+        let items = items.collect::<Result<_, _>>()?;
+        Ok(Self { plan, items })
+    }
 }
 
 impl Cuda {
@@ -74,17 +121,20 @@ impl Cuda {
         out: &mut CudaBuf,
     ) -> Result<(), BackendError> {
         let positions: Vec<u32> = spans.iter().flat_map(|span| span.start..span.end()).collect();
-        assert_eq!(out.shape(), [positions.len(), 2 * inv_freq.len()], "shape of the angles");
-        let (positions_there, frequencies) =
-            (Memory::of(&self.device, &positions)?, Memory::of(&self.device, inv_freq)?);
+        let shape = [self.padded(positions.len()), 2 * inv_freq.len()];
+        assert_eq!(out.shape(), shape, "shape of the angles");
+        let positions = self.input(Need::Positions, out.rows(), &positions)?;
         let args = AnglesArgs {
-            positions: positions_there.address(),
-            frequencies: frequencies.address(),
+            positions: positions.address,
+            frequencies: self.constant(inv_freq)?,
             out: out.overwrite(Precision::F32),
             pairs: inv_freq.len() as u32,
             scale,
         };
-        let grid = Grid::new(positions.len(), 1, threads_for(inv_freq.len(), 128));
+        let grid = Grid::new(positions.count, 1, threads_for(inv_freq.len(), 128));
+        if self.left_out(Only::Kernel("angles")) {
+            return Ok(());
+        }
         // SAFETY: a block a position, and the shape of the output was checked.
         unsafe { launch(&*self.device, ANGLES, grid, &args) }
     }
@@ -102,20 +152,22 @@ impl Cuda {
     ) -> Result<(), BackendError> {
         let heads = spec.heads;
         check_heads(spec, arena);
-        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
-        assert_eq!(angles.shape(), [rows.tokens.len(), heads.dim], "shape of the angles");
+        let count = self.padded(rows.tokens.len());
+        assert_eq!(qkv.shape(), [count, heads.qkv_cols()], "shape of qkv");
+        assert_eq!(angles.shape(), [count, heads.dim], "shape of the angles");
         assert_eq!((qkv.precision(), angles.precision()), (Precision::F32, Precision::F32));
         assert!(norms.iter().flatten().all(|n| n.weight.len == heads.dim), "weights of a head's norm");
         check_rows(rows);
         let mut batches = self.batches.borrow_mut();
         let size = arena.layout().page_size;
         let batch = batches.get(&self.device, size, rows.spans, tables, arena.pages())?;
+        let staged = self.group_of(tables).and_then(|group| self.staged(Need::Slots(group), count * 8));
         let args = RotateArgs {
             qkv: qkv.address(),
             angles: angles.address(),
             q_norm: norms.map_or(0, |[q, _]| q.weight.memory.address()),
             k_norm: norms.map_or(0, |[_, k]| k.weight.memory.address()),
-            slots: batch.slots.address(),
+            slots: staged.unwrap_or(batch.slots.address()),
             place: arena.place(spec.layer),
             q_eps: norms.map_or(0.0, |[q, _]| q.eps),
             k_eps: norms.map_or(0.0, |[_, k]| k.eps),
@@ -123,7 +175,11 @@ impl Cuda {
             kv_heads: heads.kv as u32,
         };
         let kernel = ROTATE.with_head(arena.layout());
-        let grid = Grid::new(qkv.rows(), (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        let count = if staged.is_some() { count } else { rows.tokens.len() };
+        let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        if self.left_out(Only::Kernel("rotate")) {
+            return Ok(());
+        }
         // SAFETY: a warp a head of a row; shapes, heads and pages were checked.
         unsafe { launch(&*self.device, kernel, grid, &args) }
     }
@@ -139,7 +195,7 @@ impl Cuda {
     ) -> Result<(), BackendError> {
         let heads = spec.heads;
         check_heads(spec, arena);
-        assert_eq!(qkv.shape(), [rows.tokens.len(), heads.qkv_cols()], "shape of qkv");
+        assert_eq!(qkv.shape(), [self.padded(rows.tokens.len()), heads.qkv_cols()], "shape of qkv");
         assert_eq!(out.shape(), [qkv.rows(), heads.q * heads.dim], "shape of the output");
         assert_eq!(qkv.precision(), Precision::F32);
         check_rows(rows);
@@ -147,56 +203,59 @@ impl Cuda {
         let layout = arena.layout();
         let batch = batches.get(&self.device, layout.page_size, rows.spans, tables, arena.pages())?;
         let key = PlanKey::new(spec, layout, self.deterministic(), self.tuning.get());
-        let plan = batch.plan(key, |tables| Plan::new(&self.device, key, tables))?;
+        let placed = batch.plan(key, |tables| {
+            Placed::new(&self.device, Plan::new(self.device.processors(), key, tables))
+        })?;
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.reserve(&self.device, placed.plan.room(heads.kv, heads.dim))?;
+        let [sums, weights, counters] = scratch.addresses();
+        let staged = self.staged_work(self.group_of(tables), key, &placed.plan);
         let short = self.short();
         let mut args = AttentionArgs {
             qkv: qkv.address(),
             out: out.overwrite(short),
-            pages: batch.pages.address(),
+            pages: self.staged(Need::Pages, 0).unwrap_or(batch.pages.address()),
             items: 0,
-            sums: 0,
-            weights: 0,
-            counters: 0,
+            sums,
+            weights,
+            counters,
             place: arena.place(spec.layer),
             kv_heads: heads.kv as u32,
             group: heads.group() as u32,
             window: spec.window.unwrap_or(0),
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
-            unused: 0,
+            columns: 0,
         };
-        for one in &plan.launches {
-            let kernel = ATTENTION.with_head(layout).with_attention(one.options);
-            self.make_room(one, heads.kv, heads.dim, &mut args)?;
-            let grid = Grid::new(one.count * heads.kv, 1, 32 * one.options.warps as u32);
-            let grid = Grid { shared: one.shared as u32, ..grid };
+        for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
+            args.columns = launch.shape.columns as i32;
+            args.items = staged.unwrap_or(items.address());
             // SAFETY: the items were made of the checked batch, and there is room for their parts.
-            unsafe { launch(&*self.device, kernel, grid, &args)? };
+            unsafe { self.launch_attention(launch.shape, layout, &args)? };
         }
         Ok(())
     }
 
-    fn make_room(
+    /// # Safety
+    /// All addresses of `args` are valid, and `items` are those of a launch of this shape.
+    unsafe fn launch_attention(
         &self,
-        one: &Launch,
-        kv_heads: usize,
-        dim: usize,
-        args: &mut AttentionArgs,
+        shape: Shape,
+        layout: &PageLayout,
+        args: &AttentionArgs,
     ) -> Result<(), BackendError> {
-        let mut scratch = self.scratch.borrow_mut();
-        let columns = one.parts * kv_heads * 8 * one.options.blocks;
-        let grow = |slot: &mut Option<Memory>, bytes: usize, zero: bool| {
-            if slot.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
-                let make = if zero { Memory::zeroed } else { Memory::new };
-                *slot = Some(make(&self.device, bytes.next_power_of_two())?);
-            }
-            Ok::<u64, BackendError>(slot.as_ref().map_or(0, Memory::address))
+        if self.left_out(Only::Kernel("attention")) {
+            return Ok(());
+        }
+        let kernel = match shape.program {
+            Program::Columns(options) => ATTENTION.with_attention(options),
+            Program::Chunk(options) => CHUNK.with_chunk(options),
         };
-        args.items = one.items.address();
-        args.sums = grow(&mut scratch.sums, columns * dim * 4, false)?;
-        args.weights = grow(&mut scratch.weights, columns * 8, false)?;
-        args.counters = grow(&mut scratch.counters, one.counters * kv_heads * 4, true)?;
-        Ok(())
+        let kernel = kernel.with_head(layout);
+        let grid = Grid::new(shape.shares * layout.kv_heads, 1, 32 * shape.program.warps() as u32);
+        let grid = Grid { shared: shape.shared as u32, ..grid };
+        // SAFETY: the caller's promise.
+        unsafe { launch(&*self.device, kernel, grid, args) }
     }
 }
 

@@ -3,14 +3,17 @@
 use crate::arena::CudaArena;
 use crate::attention::Scratch;
 use crate::batch::Batches;
+use crate::choose::Choosing;
 use crate::device::Device;
+use crate::memory::Memory;
 use crate::plan::Tuning;
 use crate::precision::Precision;
+use crate::steps::Steps;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use crate::{FIRST_WITH_FP8, MAX_GROUP};
 use octavo_backend::{
-    Activation, AttentionSpec, Backend, BackendError, Heads, NormSpec, PageLayout, Rows, Span, TableView,
-    TensorRef, WeightFormat,
+    Activation, AttentionSpec, Backend, BackendError, Choice, Heads, NormSpec, PageLayout, Pass, Rows, Span,
+    Step, TableView, TensorRef, WeightFormat,
 };
 use octavo_types::{Bytes, PageId, Pages, SlotId};
 use std::cell::{Cell, RefCell};
@@ -19,12 +22,28 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// A row's results have the same bits whatever else is in the batch.
     pub deterministic: bool,
     /// Where compiled kernels are kept, in a folder of their own; `None` compiles them in every process.
     pub cache: Option<PathBuf>,
+    /// Decode steps are recorded once and replayed; without, every operation of every step is launched by itself.
+    pub graphs: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { deterministic: false, cache: None, graphs: true }
+    }
+}
+
+/// A kind of work that a step is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Only {
+    Kernel(&'static str),
+    /// Outputs and columns.
+    Product(usize, usize),
 }
 
 /// A GPU and what runs on it, one thing after another.
@@ -32,8 +51,16 @@ pub struct Cuda {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) batches: RefCell<Batches>,
     pub(crate) scratch: RefCell<Scratch>,
+    pub(crate) steps: RefCell<Steps>,
+    pub(crate) choosing: RefCell<Choosing>,
     pub(crate) tuning: Cell<Tuning>,
+    /// Values that operations get with every call and that never change.
+    constants: RefCell<Vec<(Vec<f32>, Memory)>>,
     deterministic: bool,
+    /// Weights are random, whatever is given.
+    pub(crate) invents: Cell<bool>,
+    /// Nothing else is launched: for measurements of a part.
+    pub(crate) only: Cell<Option<Only>>,
     /// The sixteen bits of activations: those of the weights loaded last.
     short: Cell<Precision>,
 }
@@ -45,13 +72,18 @@ impl fmt::Debug for Cuda {
 }
 
 impl Cuda {
-    pub(crate) fn on(device: Arc<dyn Device>, deterministic: bool) -> Self {
+    pub(crate) fn on(device: Arc<dyn Device>, deterministic: bool, graphs: bool) -> Self {
         Self {
             device,
             batches: RefCell::default(),
             scratch: RefCell::default(),
+            steps: RefCell::new(Steps::new(graphs)),
+            choosing: RefCell::default(),
             tuning: Cell::default(),
+            constants: RefCell::default(),
             deterministic,
+            invents: Cell::new(false),
+            only: Cell::new(None),
             short: Cell::new(Precision::Bf16),
         }
     }
@@ -76,6 +108,27 @@ impl Cuda {
             });
         }
         crate::arena::check(layout, self.capability() >= FIRST_WITH_FP8)
+    }
+
+    pub(crate) fn left_out(&self, work: Only) -> bool {
+        self.only.get().is_some_and(|only| only != work)
+    }
+
+    /// The address of `values`, which are uploaded once.
+    pub(crate) fn constant(&self, values: &[f32]) -> Result<u64, BackendError> {
+        let mut constants = self.constants.borrow_mut();
+        if let Some((_, memory)) = constants.iter().find(|(other, _)| other == values) {
+            return Ok(memory.address());
+        }
+        let memory = Memory::of(&self.device, values)?.kept();
+        let address = memory.address();
+        constants.push((values.to_vec(), memory));
+        Ok(address)
+    }
+
+    /// Steps that were replayed instead of launched, and the kernels of the last.
+    pub fn replays(&self) -> (u64, usize) {
+        self.steps.borrow().replays()
     }
 
     pub(crate) fn deterministic(&self) -> bool {
@@ -112,12 +165,16 @@ impl Backend for Cuda {
                 instead: "leave them as they are stored, or use --device cpu".into(),
             });
         }
-        let matrix = CudaMatrix::new(&self.device, parts)?;
+        let matrix = match self.invents.get() {
+            true => self.invented_matrix(parts)?,
+            false => CudaMatrix::new(&self.device, parts)?,
+        };
         self.short.set(matrix.precision);
         Ok(matrix)
     }
 
     fn vector(&self, values: TensorRef<'_>, plus: f32) -> Result<CudaVector, BackendError> {
+        let plus = if self.invents.get() { 1.0 } else { plus };
         CudaVector::new(&self.device, values, plus)
     }
 
@@ -127,6 +184,34 @@ impl Backend for Cuda {
 
     fn read(&self, buf: &CudaBuf, out: &mut Vec<f32>) -> Result<(), BackendError> {
         buf.read(out)
+    }
+
+    fn step_rows(&self, step: &Step<'_, CudaArena>) -> usize {
+        self.recorded_rows(step).unwrap_or(step.rows.tokens.len())
+    }
+
+    fn begin(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {
+        self.begin_step(step)
+    }
+
+    fn end(&self, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        self.end_pass(ran)
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn choose(&self, logits: &CudaBuf, choices: &[Choice]) -> Result<(), BackendError> {
+        self.run_choose(logits, choices)
+    }
+
+    fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
+        self.read_chosen(count)
+    }
+
+    fn read_row(&self, buf: &CudaBuf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        buf.read_row(row, out)
     }
 
     fn embed(

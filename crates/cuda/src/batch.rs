@@ -1,8 +1,9 @@
 //! What a step's spans and tables become on the device: made once, found again by the other layers of the step.
 
+use crate::attention::Placed;
 use crate::device::Device;
 use crate::memory::Memory;
-use crate::plan::{Plan, PlanKey};
+use crate::plan::PlanKey;
 use octavo_backend::{BackendError, Span, TableView};
 use std::sync::Arc;
 
@@ -17,16 +18,33 @@ pub(crate) struct Tables {
     /// Index of the first page held, and how many are held, of each span.
     ranges: Vec<(u32, usize)>,
     pages: Vec<u32>,
+    /// Where they begin among the pages of several tables.
+    base: usize,
 }
 
 impl Tables {
-    fn new(page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> Self {
+    pub(crate) fn new(page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> Self {
         Self {
             page_size,
             spans: spans.to_vec(),
             ranges: tables.iter().map(|table| (table.first, table.pages.len())).collect(),
             pages: tables.iter().flat_map(|table| table.pages).map(|page| page.0).collect(),
+            base: 0,
         }
+    }
+
+    /// The same, behind so many pages of others.
+    pub(crate) fn at(self, base: usize) -> Self {
+        Self { base, ..self }
+    }
+
+    pub(crate) fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// One more than the largest page.
+    pub(crate) fn end_of_pages(&self) -> usize {
+        self.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0)
     }
 
     fn is(&self, page_size: usize, spans: &[Span], tables: &[TableView<'_>]) -> bool {
@@ -46,7 +64,7 @@ impl Tables {
 
     /// Where page 0 of each span would be among all pages; below zero where the first pages are gone.
     pub(crate) fn origins(&self) -> Vec<i32> {
-        let mut at = 0;
+        let mut at = self.base;
         self.ranges
             .iter()
             .map(|&(first, len)| {
@@ -58,10 +76,10 @@ impl Tables {
     }
 
     /// Page and slot of every row.
-    fn slots(&self) -> Vec<u32> {
+    pub(crate) fn slots(&self) -> Vec<u32> {
         let size = self.page_size as u32;
         let place = |origin: i32, position: u32| {
-            let index = origin + (position / size) as i32;
+            let index = origin + (position / size) as i32 - self.base as i32;
             [self.pages[index as usize], position % size]
         };
         let rows = self.spans.iter().zip(self.origins());
@@ -69,7 +87,7 @@ impl Tables {
     }
 
     /// Panics unless every span's pages cover it.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let size = self.page_size as u32;
         for (span, &(first, len)) in self.spans.iter().zip(&self.ranges).filter(|(span, _)| span.rows > 0) {
             assert!(span.start / size >= first, "a page that has left the window");
@@ -84,9 +102,8 @@ pub(crate) struct Batch {
     pub(crate) tables: Tables,
     pub(crate) slots: Memory,
     pub(crate) pages: Memory,
-    /// One more than the largest page.
     end_of_pages: usize,
-    plans: Vec<(PlanKey, Arc<Plan>)>,
+    plans: Vec<(PlanKey, Arc<Placed>)>,
 }
 
 /// The last batches, the newest last.
@@ -120,7 +137,7 @@ impl Batches {
         if self.0.len() == REMEMBERED {
             self.0.remove(0);
         }
-        let end_of_pages = tables.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0);
+        let end_of_pages = tables.end_of_pages();
         self.0.push(Batch { tables, slots, pages, end_of_pages, plans: Vec::new() });
         Ok(self.0.len() - 1)
     }
@@ -130,8 +147,8 @@ impl Batch {
     pub(crate) fn plan(
         &mut self,
         key: PlanKey,
-        make: impl FnOnce(&Tables) -> Result<Plan, BackendError>,
-    ) -> Result<Arc<Plan>, BackendError> {
+        make: impl FnOnce(&Tables) -> Result<Placed, BackendError>,
+    ) -> Result<Arc<Placed>, BackendError> {
         if let Some((_, plan)) = self.plans.iter().find(|(k, _)| *k == key) {
             return Ok(plan.clone());
         }

@@ -1,18 +1,39 @@
 //! Rows by themselves: embeddings, norms, gates, products.
 
-use crate::backend::Cuda;
+use crate::backend::{Cuda, Only};
 use crate::device::{Grid, Product};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
+use crate::steps::Need;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
-pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed");
-pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm");
-pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated");
-pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert");
+pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed").overlapping();
+pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm").overlapping();
+pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated").overlapping();
+pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert").overlapping();
 pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
+
+pub(crate) const FEW: Kernel = Kernel::new::<SkinnyArgs>("skinny").overlapping();
+
+/// The most rows for which a kernel of ours may read weights faster than the library.
+const FEW_ROWS: usize = 64;
+/// Warps of a block of `cu/skinny.cu`.
+const SKINNY_WARPS: u32 = 8;
+/// Blocks for each multiprocessor below which they are cut in half: few large ones leave some without work.
+const ENOUGH_BLOCKS: usize = 6;
+
+#[repr(C)]
+struct SkinnyArgs {
+    x: u64,
+    w: u64,
+    out: u64,
+    outputs: u32,
+    cols: u32,
+    precision: i32,
+    unused: i32,
+}
 
 #[repr(C)]
 struct EmbedArgs {
@@ -45,11 +66,9 @@ struct GatedArgs {
     gate_up: u64,
     out: u64,
     cols: u32,
-    rows: u32,
     precision: i32,
     out_precision: i32,
     act: i32,
-    unused: i32,
 }
 
 #[repr(C)]
@@ -82,19 +101,22 @@ impl Cuda {
         scale: f32,
         out: &mut CudaBuf,
     ) -> Result<(), BackendError> {
-        assert_eq!(out.shape(), [tokens.len(), table.cols], "shape of the embeddings");
+        assert_eq!(out.shape(), [self.padded(tokens.len()), table.cols], "shape of the embeddings");
         assert!(tokens.iter().all(|&token| (token as usize) < table.rows), "tokens of {} rows", table.rows);
-        let ids = Memory::of(&self.device, tokens)?;
+        let ids = self.input(Need::Tokens, out.rows(), tokens)?;
         let args = EmbedArgs {
             table: table.memory.address(),
-            tokens: ids.address(),
+            tokens: ids.address,
             out: out.overwrite(Precision::F32),
             cols: table.cols as u32,
             precision: table.precision as i32,
             scale,
             unused: 0,
         };
-        let grid = Grid::new(tokens.len(), 1, threads_for(table.cols, 256));
+        let grid = Grid::new(ids.count, 1, threads_for(table.cols, 256));
+        if self.left_out(Only::Kernel("embed")) {
+            return Ok(());
+        }
         // SAFETY: a block a token; the ids were checked against the table, the output's shape against both.
         unsafe { launch(&*self.device, EMBED, grid, &args) }
     }
@@ -128,7 +150,10 @@ impl Cuda {
             delta_precision: delta.map_or(Precision::F32, CudaBuf::precision) as i32,
             out_precision: self.short() as i32,
         };
-        let grid = Grid::new(x.rows(), 1, threads_for(x.cols(), 1024));
+        let grid = Grid::new(x.rows(), 1, threads_for(x.cols().div_ceil(4), 1024));
+        if self.left_out(Only::Kernel("norm")) {
+            return Ok(());
+        }
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
         unsafe { launch(&*self.device, NORM, grid, &args) }
     }
@@ -144,15 +169,17 @@ impl Cuda {
             gate_up: gate_up.address(),
             out: out.overwrite(self.short()),
             cols: out.cols() as u32,
-            rows: out.rows() as u32,
             precision: gate_up.precision() as i32,
             out_precision: self.short() as i32,
             act: i32::from(act == Activation::Gelu),
-            unused: 0,
         };
-        let blocks = (out.rows() * out.cols()).div_ceil(256).min(16 * self.device.processors());
+        let threads = threads_for(out.cols().div_ceil(4), 256);
+        let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * threads as usize), threads);
+        if self.left_out(Only::Kernel("gated")) {
+            return Ok(());
+        }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe { launch(&*self.device, GATED, Grid::new(blocks, 1, 256), &args) }
+        unsafe { launch(&*self.device, GATED, grid, &args) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
@@ -215,8 +242,32 @@ impl Cuda {
             precision: w.precision,
             deterministic: self.deterministic(),
         };
+        if self.left_out(Only::Product(w.rows, w.cols)) {
+            return Ok(());
+        }
+        let few = !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8);
         // SAFETY: the shapes were checked above.
-        unsafe { if self.device.multiply(product)? { Ok(()) } else { self.multiply(product) } }
+        let own = || unsafe { if few { self.multiply_few(product) } else { self.multiply(product) } };
+        // SAFETY: the shapes were checked above.
+        if unsafe { self.device.multiply(product, few.then_some(&own))? } { Ok(()) } else { own() }
+    }
+
+    /// # Safety
+    /// The addresses have room for the shapes; rows are whole units of 16 bytes.
+    pub(crate) unsafe fn multiply_few(&self, p: Product) -> Result<(), BackendError> {
+        let args = SkinnyArgs {
+            x: p.x,
+            w: p.w,
+            out: p.out,
+            outputs: p.outputs as u32,
+            cols: p.cols as u32,
+            precision: p.precision as i32,
+            unused: 0,
+        };
+        let halves = if p.outputs.div_ceil(16) < ENOUGH_BLOCKS * self.device.processors() { 1 } else { 2 };
+        let grid = Grid::new(p.outputs.div_ceil(8 * halves), 1, 32 * SKINNY_WARPS);
+        // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
+        unsafe { launch(&*self.device, FEW.with_rows(p.rows, halves), grid, &args) }
     }
 
     /// # Safety

@@ -5,6 +5,7 @@ use crate::kernels::Kernel;
 use crate::precision::Precision;
 use octavo_backend::BackendError;
 use std::ffi::c_void;
+use std::fmt;
 
 /// Blocks and threads of a launch, and bytes of shared memory beyond what the kernel declares.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,16 @@ pub(crate) struct Product {
     pub(crate) deterministic: bool,
 }
 
+/// Launches a product by a kernel of ours.
+pub(crate) type OwnWay<'a> = &'a dyn Fn() -> Result<(), BackendError>;
+
+/// Launches that were recorded together.
+pub(crate) trait Recorded: Send + fmt::Debug {
+    /// Launches all of them again, with the arguments they had.
+    fn replay(&self) -> Result<(), BackendError>;
+    fn kernels(&self) -> usize;
+}
+
 /// Work runs in the order of the calls. Addresses are those of the device.
 pub(crate) trait Device: Send + Sync {
     fn name(&self) -> String;
@@ -62,8 +73,31 @@ pub(crate) trait Device: Send + Sync {
     /// # Safety
     /// `args` points to the arguments that the kernel's text declares, and what they point to is there.
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError>;
-    /// By the matrix library; `false`, and nothing done, where it does not take the shape.
+    /// By the matrix library; `false`, and nothing done, where it does not take the shape, or `own`, which is another
+    /// way to the same product, was found faster.
     /// # Safety
     /// The addresses have room for the shapes.
-    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError>;
+    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError>;
+
+    // Steps that are recorded and replayed.
+    /// Memory of the host that the device reads by itself.
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError>;
+    /// Waits for copies from it.
+    /// # Safety
+    /// As `allocate_host` gave it, and not used any more.
+    unsafe fn release_host(&self, address: *mut u8, bytes: usize);
+    /// As `upload`, but the bytes are read later.
+    /// # Safety
+    /// They are of `allocate_host` and stay as they are until somebody has waited; `to` has room for them.
+    unsafe fn upload_later(&self, to: u64, from: &[u8]) -> Result<(), BackendError>;
+    /// Waits for all work.
+    fn wait(&self) -> Result<(), BackendError>;
+    /// From here on launches and products are recorded and not run; nothing else may be asked for.
+    fn record(&self) -> Result<(), BackendError>;
+    /// The end of it.
+    fn recorded(&self) -> Result<Box<dyn Recorded>, BackendError>;
+    /// Memory that recordings may use was released.
+    fn note_move(&self);
+    /// How often that was so.
+    fn moves(&self) -> u64;
 }

@@ -1,7 +1,7 @@
 //! A device for tests: kernels compiled with g++ against `cu/emulation.h`, memory of the process.
 
 use crate::backend::Cuda;
-use crate::device::{Device, Grid, Product};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use libloading::Library;
 use octavo_backend::BackendError;
@@ -12,6 +12,7 @@ use std::ffi::c_void;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 const EMULATION: &str = include_str!("../cu/emulation.h");
@@ -24,6 +25,50 @@ static LOADED: OnceLock<Mutex<HashMap<Kernel, Arc<OnceLock<Library>>>>> = OnceLo
 #[derive(Default)]
 pub(crate) struct Emulated {
     sizes: Mutex<HashMap<u64, Layout>>,
+    recording: Mutex<Option<Vec<Launched>>>,
+    moves: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Launched {
+    kernel: Kernel,
+    grid: Grid,
+    args: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Launches(Vec<Launched>);
+
+impl Recorded for Launches {
+    fn replay(&self) -> Result<(), BackendError> {
+        for launched in &self.0 {
+            // SAFETY: the promise of whoever recorded it: recordings are dropped when anything they use moves.
+            unsafe { run(launched.kernel, launched.grid, launched.args.as_ptr().cast()) };
+        }
+        Ok(())
+    }
+
+    fn kernels(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Emulated {
+    /// A GPU refuses, or does what nobody meant.
+    fn not_recording(&self) {
+        assert!(self.recording.lock().unwrap().is_none(), "nothing but launches in a recording");
+    }
+}
+
+/// # Safety
+/// `args` points to what the kernel's text declares.
+unsafe fn run(kernel: Kernel, grid: Grid, args: *const c_void) {
+    let slot = loaded(kernel);
+    let library = slot.get().expect("loaded");
+    // SAFETY: `launch` of emulation.h has this signature.
+    let launch = unsafe { library.get::<Launch>(b"launch").expect("an entry") };
+    // SAFETY: the caller's promise.
+    unsafe { launch(args, grid.blocks[0], grid.blocks[1], grid.threads, grid.shared) };
 }
 
 /// Compiles the text into a library that is kept between runs.
@@ -80,6 +125,7 @@ impl Device for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {
+        self.not_recording();
         let layout = Layout::from_size_align(bytes, 256).unwrap();
         // SAFETY: `Memory` asks for at least one byte.
         let address = unsafe { alloc(layout) };
@@ -96,40 +142,84 @@ impl Device for Emulated {
     }
 
     unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        self.not_recording();
         // SAFETY: the caller's promise.
         unsafe { (to as *mut u8).copy_from(from.as_ptr(), from.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        self.not_recording();
         // SAFETY: the caller's promise.
         unsafe { (from as *const u8).copy_to(to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
     unsafe fn zero(&self, at: u64, bytes: usize) -> Result<(), BackendError> {
+        self.not_recording();
         // SAFETY: the caller's promise.
         unsafe { (at as *mut u8).write_bytes(0, bytes) };
         Ok(())
     }
 
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
-        let slot = loaded(kernel);
-        let library = slot.get().expect("loaded");
-        // SAFETY: `launch` of emulation.h has this signature.
-        let launch = unsafe { library.get::<Launch>(b"launch").expect("an entry") };
+        if let Some(launches) = &mut *self.recording.lock().unwrap() {
+            let mut copy = vec![0u64; kernel.args_bytes().div_ceil(8)];
+            // SAFETY: as many bytes as the kernel's arguments have.
+            unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(args.cast(), kernel.args_bytes()) };
+            launches.push(Launched { kernel, grid, args: copy });
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
-        unsafe { launch(args, grid.blocks[0], grid.blocks[1], grid.threads, grid.shared) };
+        unsafe { run(kernel, grid, args) };
         Ok(())
     }
 
-    unsafe fn multiply(&self, _: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         Ok(false)
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {
+        self.allocate(bytes).map(|address| address as *mut u8)
+    }
+
+    unsafe fn release_host(&self, address: *mut u8, _: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.release(address as u64) };
+    }
+
+    unsafe fn upload_later(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.upload(to, from) }
+    }
+
+    fn wait(&self) -> Result<(), BackendError> {
+        self.not_recording();
+        Ok(())
+    }
+
+    fn record(&self) -> Result<(), BackendError> {
+        self.not_recording();
+        *self.recording.lock().unwrap() = Some(Vec::new());
+        Ok(())
+    }
+
+    fn recorded(&self) -> Result<Box<dyn Recorded>, BackendError> {
+        let launches = self.recording.lock().unwrap().take().expect("a recording");
+        Ok(Box::new(Launches(launches)))
+    }
+
+    fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 }
 
-fn emulated(deterministic: bool) -> Cuda {
-    Cuda::on(Arc::new(Emulated::default()), deterministic)
+pub(crate) fn emulated(deterministic: bool) -> Cuda {
+    Cuda::on(Arc::new(Emulated::default()), deterministic, true)
 }
 
 mod same_bits_whatever_the_batch {
@@ -138,6 +228,7 @@ mod same_bits_whatever_the_batch {
 
 mod fast {
     use super::{Tolerance, emulated};
+    use crate::kernels::ChunkOptions;
     use crate::plan::Tuning;
     use octavo_backend::conformance;
 
@@ -151,6 +242,35 @@ mod fast {
         cuda.tuning.set(Tuning { part_tiles: 2, ..Tuning::default() });
         conformance::one_chunk_equals_many(&cuda, Tolerance::BF16);
         conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
+    }
+
+    #[test]
+    fn few_rows_are_multiplied_by_a_kernel_of_their_own() {
+        conformance::linear_matches_the_reference(&emulated(false), Tolerance::BF16);
+    }
+
+    /// Chunks of two rows and more, as the kernel for many rows sees them: strips of one and two, all codecs.
+    #[test]
+    fn rows_of_a_chunk_attend_like_rows_by_themselves() {
+        let of = |strips, span, stages| ChunkOptions {
+            strips,
+            warps: 5 - stages,
+            span,
+            stages,
+            min_blocks: 1,
+            staggered: stages == 3,
+        };
+        for chunk in [of(1, 32, 2), of(2, 16, 3)] {
+            let cuda = emulated(false);
+            cuda.tuning.set(Tuning {
+                chunk_lines: 2,
+                chunk: Some(chunk),
+                part_tiles: 3,
+                ..Tuning::default()
+            });
+            conformance::attention_matches_the_reference(&cuda, Tolerance::BF16);
+            conformance::stale_contents_of_pages_never_reach_a_result(&cuda, Tolerance::BF16);
+        }
     }
 
     /// With the blocks that measurements prefer; every precision, pages of all kinds.

@@ -3,21 +3,28 @@
 pub mod bench;
 mod compile;
 mod gemm;
+mod graph;
 mod open;
 
 pub use open::OpenError;
 
-use crate::device::{Device, Grid, Product};
+use crate::device::{Device, Grid, OwnWay, Product, Recorded};
 use crate::kernels::Kernel;
 use compile::Compiler;
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUresult};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUresult,
+};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use gemm::Gemm;
 use octavo_backend::BackendError;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The first compute capability on which a kernel may start before the one before it has ended.
+const FIRST_TO_OVERLAP: (i32, i32) = (9, 0);
 /// Shared memory that any kernel may have without asking.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
@@ -30,36 +37,41 @@ pub(crate) struct Gpu {
     compiler: Compiler,
     functions: Mutex<HashMap<Kernel, Function>>,
     gemm: Mutex<Gemm>,
+    moves: AtomicU64,
 }
 
-/// An entry of a loaded module, which is never unloaded.
+/// An entry of a loaded module, which is never unloaded, and how much shared memory it may have.
 #[derive(Clone, Copy)]
-struct Function(CUfunction);
+struct Function(CUfunction, u32);
 // SAFETY: a handle that the driver may be given from any thread.
 unsafe impl Send for Function {}
 
 impl Gpu {
     fn function(&self, kernel: Kernel, shared: u32) -> Result<CUfunction, BackendError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&kernel) {
-            return Ok(function.0);
+        let function = match functions.get(&kernel) {
+            Some(function) => *function,
+            None => Function(self.load(kernel)?, SHARED_WITHOUT_ASKING),
+        };
+        if shared > function.1 {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was loaded, and is never unloaded.
+            unsafe { result::function::set_function_attribute(function.0, attribute, shared as i32) }
+                .map_err(failed("asking for shared memory"))?;
         }
+        functions.insert(kernel, Function(function.0, function.1.max(shared)));
+        Ok(function.0)
+    }
+
+    fn load(&self, kernel: Kernel) -> Result<CUfunction, BackendError> {
         let image = self.compiler.compile(&kernel)?;
         let name = CString::new(kernel.entry()).expect("a name without zeros");
         // SAFETY: a whole image for this device, as the compiler gave it; the module lives as long as the process.
-        let function = unsafe {
+        unsafe {
             let module =
                 result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
-            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))?
-        };
-        if shared > SHARED_WITHOUT_ASKING {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function was loaded above.
-            unsafe { result::function::set_function_attribute(function, attribute, shared as i32) }
-                .map_err(failed("asking for shared memory"))?;
+            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))
         }
-        functions.insert(kernel, Function(function));
-        Ok(function)
     }
 
     fn bind(&self) -> Result<(), BackendError> {
@@ -130,26 +142,76 @@ impl Device for Gpu {
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
         self.bind()?;
         let function = self.function(kernel, grid.shared)?;
-        let [x, y] = grid.blocks;
+        let mut overlap = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: grid.blocks[0],
+            gridDimY: grid.blocks[1],
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(kernel.overlaps && self.capability >= FIRST_TO_OVERLAP),
+        };
         let mut params = [args.cast_mut()];
-        // SAFETY: one parameter, of the size that the text was compiled for; the rest is the caller's promise.
-        unsafe {
-            result::launch_kernel(
-                function,
-                (x, y, 1),
-                (grid.threads, 1, 1),
-                grid.shared,
-                self.stream.cu_stream(),
-                &mut params,
-            )
-        }
-        .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
+        // SAFETY: one parameter, of the size that the text was compiled for; a kernel that overlaps waits for the one
+        // before it; the rest is the caller's promise.
+        unsafe { sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
     }
 
-    unsafe fn multiply(&self, product: Product) -> Result<bool, BackendError> {
+    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
         self.bind()?;
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
-        unsafe { gemm.multiply(product, self.stream.cu_stream()) }
+        unsafe { gemm.multiply(product, own, self.stream.cu_stream()) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {
+        self.bind()?;
+        // SAFETY: freed by `release_host`.
+        unsafe { result::malloc_host(bytes, 0) }
+            .map(<*mut _>::cast)
+            .map_err(failed("allocating pinned memory"))
+    }
+
+    unsafe fn release_host(&self, address: *mut u8, _: usize) {
+        // As in `release`.
+        let _ = self.bind();
+        let _ = self.stream.synchronize();
+        // SAFETY: the caller's promise, and no copy is under way.
+        let _ = unsafe { result::free_host(address.cast()) };
+    }
+
+    unsafe fn upload_later(&self, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        // SAFETY: pinned bytes are read later, which the caller has promised to wait for.
+        unsafe { self.upload(to, from) }
+    }
+
+    fn wait(&self) -> Result<(), BackendError> {
+        self.stream.synchronize().map_err(failed("waiting for the device"))
+    }
+
+    fn record(&self) -> Result<(), BackendError> {
+        graph::record(&self.stream)
+    }
+
+    fn recorded(&self) -> Result<Box<dyn Recorded>, BackendError> {
+        graph::recorded(&self.stream)
+    }
+
+    fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 }

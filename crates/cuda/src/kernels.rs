@@ -10,7 +10,12 @@ pub(crate) struct Kernel {
     pub(crate) name: &'static str,
     args_bytes: usize,
     head: Option<HeadOptions>,
+    /// May be launched before the kernel before it has ended, for which it waits itself.
+    pub(crate) overlaps: bool,
+    /// Rows that a kernel for few of them has, and eights of outputs of a block.
+    rows: Option<[usize; 2]>,
     pub(crate) attention: Option<AttentionOptions>,
+    chunk: Option<ChunkOptions>,
 }
 
 /// For kernels that know how keys and values are stored.
@@ -32,18 +37,57 @@ pub(crate) struct AttentionOptions {
     pub(crate) small_pages: bool,
 }
 
+/// Of `cu/attention_chunk.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChunkOptions {
+    /// Strips of sixteen lines for each warp.
+    pub strips: usize,
+    pub warps: usize,
+    /// Positions of a span.
+    pub span: usize,
+    pub stages: usize,
+    pub min_blocks: usize,
+    /// Half of the warps is behind the others by half a span.
+    pub staggered: bool,
+}
+
 impl Kernel {
     /// The entry of `cu/{name}.cu` that takes an `A`.
     pub(crate) const fn new<A>(name: &'static str) -> Self {
-        Self { name, args_bytes: size_of::<A>(), head: None, attention: None }
+        Self {
+            name,
+            args_bytes: size_of::<A>(),
+            overlaps: false,
+            head: None,
+            rows: None,
+            attention: None,
+            chunk: None,
+        }
     }
 
     pub(crate) fn with_head(self, layout: &PageLayout) -> Self {
         Self { head: Some(HeadOptions { dim: layout.head_dim, dtype: layout.dtype }), ..self }
     }
 
+    pub(crate) const fn overlapping(self) -> Self {
+        Self { overlaps: true, ..self }
+    }
+
+    pub(crate) fn with_rows(self, rows: usize, halves: usize) -> Self {
+        Self { rows: Some([rows, halves]), ..self }
+    }
+
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
         Self { attention: Some(attention), ..self }
+    }
+
+    pub(crate) fn with_chunk(self, chunk: ChunkOptions) -> Self {
+        Self { chunk: Some(chunk), ..self }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn args_bytes(&self) -> usize {
+        self.args_bytes
     }
 
     pub(crate) fn entry(&self) -> String {
@@ -65,6 +109,7 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
+        options.extend(self.rows.into_iter().flat_map(|[rows, halves]| [("ROWS", rows), ("HALVES", halves)]));
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),
@@ -72,6 +117,16 @@ impl Kernel {
                 ("STAGES", attention.stages),
                 ("MIN_BLOCKS", attention.min_blocks),
                 ("SMALL_PAGES", usize::from(attention.small_pages)),
+            ]);
+        }
+        if let Some(chunk) = self.chunk {
+            options.extend([
+                ("STRIPS", chunk.strips),
+                ("WARPS", chunk.warps),
+                ("SPAN", chunk.span),
+                ("STAGES", chunk.stages),
+                ("MIN_BLOCKS", chunk.min_blocks),
+                ("STAGGERED", usize::from(chunk.staggered)),
             ]);
         }
         options
@@ -94,9 +149,10 @@ macro_rules! texts {
 }
 
 const TEXTS: &[(&str, &str)] = texts![
-    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "attention.cuh"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "angles.cu" "rotate.cu" "attention.cu"
-    "copy.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
+    "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
+    "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 
 /// Appends a file, each file it includes once.

@@ -19,6 +19,8 @@ mod arena;
 mod attention;
 mod backend;
 mod batch;
+mod blocks;
+mod choose;
 mod dense;
 mod device;
 #[cfg(test)]
@@ -30,10 +32,13 @@ mod memory;
 mod pages;
 mod plan;
 mod precision;
+mod stage;
+mod steps;
 mod values;
 
 pub use arena::CudaArena;
-pub use backend::{Cuda, Options};
+pub use backend::{Cuda, Only, Options};
+pub use blocks::{BlocksError, CudaBlocks, Element};
 pub use gpu::OpenError;
 pub use gpu::bench;
 pub use values::{CudaBuf, CudaMatrix, CudaVector};

@@ -4,18 +4,14 @@
 //! microseconds, and more with every part. What stays whole runs best in many small blocks, what is cut in few
 //! large ones.
 
-use crate::plan::{PlanKey, Tuning};
+use crate::plan::{Cuts, PlanKey, Tuning};
 
-/// The fewest tiles that are worth a part of their own.
-const LEAST_PART: usize = 16;
-/// Sequences up to this many tiles are never cut.
-const SHORT: usize = 32;
-/// Where blocks come and go several times, parts are at least this long.
-const LONG_PART: usize = 64;
-/// How often, then, each place on the device is taken.
-const WAVES: usize = 4;
-/// The most parts that may be merged for the sake of that.
-const MANY_PARTS: usize = 24;
+/// The fewest tiles that are worth a share.
+const LEAST_PART: usize = 8;
+/// Up to so many tiles a multiprocessor, a batch is small.
+const SMALL: usize = 16;
+/// What merging the parts of a sequence costs, in tiles.
+const MERGING: usize = 12;
 
 /// The tiles that rows of a batch read.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +21,7 @@ pub(crate) struct Load {
     /// Sequences times heads: the blocks there are if none is cut.
     whole: usize,
     longest: usize,
+    kv_heads: usize,
 }
 
 impl Load {
@@ -33,6 +30,7 @@ impl Load {
             total: tiles.clone().map(|n| n as usize).sum::<usize>() * kv_heads,
             whole: tiles.clone().count() * kv_heads,
             longest: tiles.max().unwrap_or(0) as usize,
+            kv_heads,
         }
     }
 
@@ -40,39 +38,37 @@ impl Load {
     pub(crate) fn tuning(&self, key: &PlanKey, processors: usize) -> Tuning {
         let [warps, stages, min_blocks] = match (key.head_dim > 128, key.element_bytes) {
             (_, 4) => [0; 3],
-            (true, _) if self.whole >= processors => [2, 3, 4],
-            (true, bytes) => [4, 6 / bytes, 1],
-            _ if self.total <= LEAST_PART * processors => [8, 3, 1],
-            (false, 1) if self.whole >= processors => [2, 3, 4],
+            (true, 1) => [4, 4, 1],
+            (true, _) if self.whole >= processors => [2, 3, 2],
+            (true, _) => [4, 2, 1],
+            _ if self.total <= SMALL * processors => [8, 3, 1],
+            (false, 1) if self.whole >= processors => [2, 4, 4],
             _ if self.whole >= processors && self.longest > 128 => [2, 3, 4],
-            _ if self.whole >= processors => [4, 2, 2],
             _ => [4, 3, 2],
         };
-        Tuning { part_tiles: 0, warps, stages, min_blocks }
+        Tuning { warps, stages, min_blocks, ..Tuning::default() }
     }
 
-    /// Tiles of a part, on a device with room for so many blocks.
-    pub(crate) fn part_tiles(&self, room: usize) -> u32 {
-        let tiles = if self.longest <= SHORT {
-            self.longest
-        } else if 4 * self.longest * self.whole > 5 * self.total {
-            // Of different lengths: the long ones go first, and the short ones fill what they leave.
-            self.total.div_ceil(2 * room).max(SHORT)
-        } else if 9 * self.whole >= 4 * room {
-            self.longest
-        } else {
-            self.longest.div_ceil(self.parts(room)).max(LEAST_PART)
-        };
-        u32::try_from(tiles.max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// Parts of each sequence: such that all blocks run at once and leave no place empty, or else so many that a
-    /// place which is empty in the end does not matter.
-    fn parts(&self, room: usize) -> usize {
-        let once = (room / self.whole).max(1);
-        let often = (WAVES * room).div_ceil(self.whole);
-        let full = 100 * once * self.whole >= 99 * room;
-        if full || often > MANY_PARTS || self.longest < often * LONG_PART { once } else { often }
+    /// How to cut for so many shares, on so many processors.
+    ///
+    /// Blocks that run at the same time share what the memory gives, so that few long ones are no slower than many
+    /// short ones, up to what one processor can take: about twice its part. Only what is longer than that is cut, and
+    /// what comes in several rounds, of which the last would leave places empty.
+    pub(crate) fn cuts(&self, shares: usize, processors: usize) -> Cuts {
+        let tiles = self.total / self.kv_heads;
+        let at_once = self.whole / self.kv_heads <= shares;
+        let whole =
+            if at_once { processors * self.longest <= 2 * self.total } else { self.longest <= 2 * MERGING };
+        if whole {
+            return Cuts::Parts(u32::MAX);
+        }
+        let shares = shares.min(tiles / LEAST_PART).max(1);
+        // Of equal lengths each is cut alike, if that does not leave many places empty.
+        let batch = self.whole / self.kv_heads;
+        let alike = shares / batch * batch;
+        let is_even = self.longest * self.whole == self.total && alike > 0;
+        let loses = |alike: usize| tiles.div_ceil(alike) - tiles / shares;
+        Cuts::Even(if is_even && loses(alike) <= MERGING { alike } else { shares })
     }
 }
 
@@ -82,8 +78,7 @@ mod tests {
 
     const PROCESSORS: usize = 132;
 
-    /// Tiles of a part, warps, stages, blocks.
-    fn chosen(batch: usize, context: u32, [kv_heads, head_dim, bytes]: [usize; 3]) -> [usize; 4] {
+    fn chosen(batch: usize, context: u32, [kv_heads, head_dim, bytes]: [usize; 3]) -> (Cuts, [usize; 3]) {
         let key = PlanKey {
             window: 0,
             kv_heads,
@@ -95,36 +90,26 @@ mod tests {
         };
         let load = Load::new(std::iter::repeat_n(context / 16, batch), kv_heads);
         let Tuning { warps, stages, min_blocks, .. } = load.tuning(&key, PROCESSORS);
-        [load.part_tiles(PROCESSORS * min_blocks) as usize, warps, stages, min_blocks]
+        (load.cuts(PROCESSORS * min_blocks / kv_heads, PROCESSORS), [warps, stages, min_blocks])
     }
 
     #[test]
-    fn what_was_fastest_is_chosen_for_heads_of_128() {
-        let llama = [8, 128, 2];
-        assert_eq!(chosen(1, 4096, llama), [16, 8, 3, 1]);
-        assert_eq!(chosen(24, 512, llama), [32, 4, 2, 2]);
-        assert_eq!(chosen(64, 4096, llama), [256, 2, 3, 4]);
-        assert_eq!(chosen(256, 1024, llama), [64, 4, 2, 2]);
-        assert_eq!(chosen(8, 32768, llama)[1..], [4, 3, 2]);
-        assert!((83..=249).contains(&chosen(8, 32768, llama)[0]));
-        assert_eq!(chosen(1, 200_000, llama), [379, 4, 3, 2]);
-        assert_eq!(chosen(64, 4096, [8, 128, 1]), [256, 2, 3, 4]);
-    }
-
-    #[test]
-    fn what_was_fastest_is_chosen_for_heads_of_256() {
-        let gemma = [1, 256, 2];
-        assert_eq!(chosen(24, 512, gemma), [32, 4, 3, 1]);
-        assert_eq!(chosen(64, 4096, gemma), [256, 4, 3, 1]);
-        assert_eq!(chosen(256, 1024, gemma), [64, 2, 3, 4]);
-        assert_eq!(chosen(8, 32768, gemma), [128, 4, 3, 1]);
-        assert_eq!(chosen(1, 200_000, gemma), [95, 4, 3, 1]);
+    fn sequences_are_cut_only_to_fill_the_device() {
+        let (llama, gemma, whole) = ([8, 128, 2], [1, 256, 2], Cuts::Parts(u32::MAX));
+        assert_eq!(chosen(64, 4096, llama), (whole, [2, 3, 4]));
+        assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
+        assert_eq!(chosen(8, 32768, llama), (Cuts::Even(33), [4, 3, 2]));
+        assert_eq!(chosen(1, 200_000, llama), (Cuts::Even(33), [4, 3, 2]));
+        assert_eq!(chosen(24, 512, llama), (whole, [4, 3, 2]));
+        assert_eq!(chosen(64, 4096, gemma), (Cuts::Even(128), [4, 2, 1]));
+        assert_eq!(chosen(256, 1024, gemma), (whole, [2, 3, 2]));
+        assert_eq!(chosen(1, 200_000, gemma), (Cuts::Even(132), [4, 2, 1]));
+        assert_eq!(chosen(64, 4096, [1, 256, 1]), (Cuts::Even(128), [4, 4, 1]));
     }
 
     #[test]
     fn a_long_sequence_among_many_short_ones_is_cut() {
         let tiles = std::iter::repeat_n(10, 63).chain([12_500]);
-        let load = Load::new(tiles, 8);
-        assert!(load.part_tiles(264) < 500);
+        assert_eq!(Load::new(tiles, 8).cuts(33, PROCESSORS), Cuts::Even(33));
     }
 }

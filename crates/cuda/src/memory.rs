@@ -11,12 +11,14 @@ pub(crate) struct Memory {
     device: Arc<dyn Device>,
     address: u64,
     bytes: usize,
+    /// Recorded steps may use it.
+    kept: bool,
 }
 
 impl Memory {
     pub(crate) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, BackendError> {
         let address = if bytes == 0 { 0 } else { device.allocate(bytes)? };
-        Ok(Self { device: device.clone(), address, bytes })
+        Ok(Self { device: device.clone(), address, bytes, kept: false })
     }
 
     pub(crate) fn of<T: Plain>(device: &Arc<dyn Device>, values: &[T]) -> Result<Self, BackendError> {
@@ -32,6 +34,24 @@ impl Memory {
             unsafe { device.zero(memory.address, bytes)? };
         }
         Ok(memory)
+    }
+
+    /// Memory that outlives a step: its end is the end of recordings that may use it.
+    pub(crate) fn kept(mut self) -> Self {
+        self.kept = true;
+        self
+    }
+
+    /// The address of so many bytes in `slot`, which is replaced where it has fewer.
+    pub(crate) fn at_least(
+        slot: &mut Option<Self>,
+        device: &Arc<dyn Device>,
+        bytes: usize,
+    ) -> Result<u64, BackendError> {
+        match slot {
+            Some(memory) if memory.bytes >= bytes => Ok(memory.address),
+            _ => Ok(slot.insert(Self::new(device, bytes.next_power_of_two())?.kept()).address),
+        }
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -52,17 +72,24 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, to: &mut [u8]) -> Result<(), BackendError> {
-        assert!(to.len() <= self.bytes, "{} bytes of {}", to.len(), self.bytes);
+        self.read_at(0, to)
+    }
+
+    pub(crate) fn read_at(&self, at: usize, to: &mut [u8]) -> Result<(), BackendError> {
+        assert!(at + to.len() <= self.bytes, "{} bytes at {at} of {}", to.len(), self.bytes);
         if to.is_empty() {
             return Ok(());
         }
-        // SAFETY: the length was checked.
-        unsafe { self.device.download(self.address, to) }
+        // SAFETY: the range was checked to lie within this allocation.
+        unsafe { self.device.download(self.address + at as u64, to) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.kept {
+            self.device.note_move();
+        }
         if self.bytes > 0 {
             // SAFETY: allocated in `new`, and no one else has the address any more.
             unsafe { self.device.release(self.address) };

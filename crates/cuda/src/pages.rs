@@ -181,7 +181,7 @@ impl Cuda {
 
 /// How many copies, from the first, neither read nor overwrite what one before them wrote, nor overwrite what one
 /// reads.
-fn independent(copies: &[(PageId, PageId, usize)]) -> usize {
+pub(crate) fn independent(copies: &[(PageId, PageId, usize)]) -> usize {
     let (mut read, mut written) = (Vec::new(), Vec::new());
     copies
         .iter()

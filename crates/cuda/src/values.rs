@@ -18,14 +18,19 @@ pub struct CudaBuf {
 
 impl CudaBuf {
     pub(crate) fn new(device: &Arc<dyn Device>, rows: usize, cols: usize) -> Result<Self, BackendError> {
-        Ok(Self { rows, cols, precision: Precision::F32, memory: Memory::new(device, rows * cols * 4)? })
+        Ok(Self {
+            rows,
+            cols,
+            precision: Precision::F32,
+            memory: Memory::new(device, rows * cols * 4)?.kept(),
+        })
     }
 
     /// Doubles what it has where that is not enough.
     pub(crate) fn resize(&mut self, device: &Arc<dyn Device>, rows: usize) -> Result<(), BackendError> {
         let need = rows * self.cols * 4;
         if need > self.memory.bytes() {
-            self.memory = Memory::new(device, need.max(2 * self.memory.bytes()))?;
+            self.memory = Memory::new(device, need.max(2 * self.memory.bytes()))?.kept();
         }
         self.rows = rows;
         Ok(())
@@ -58,6 +63,14 @@ impl CudaBuf {
         self.precision.widen(&bytes, out);
         Ok(())
     }
+
+    pub(crate) fn read_row(&self, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let mut bytes = vec![0; self.cols * self.precision.bytes()];
+        self.memory.read_at(row * bytes.len(), &mut bytes)?;
+        self.precision.widen(&bytes, out);
+        Ok(())
+    }
 }
 
 /// Weights `[rows, cols]`, row-major, in sixteen bits.
@@ -74,7 +87,7 @@ impl CudaMatrix {
         let first = parts.first().expect("a matrix has at least one part");
         let (cols, precision) = (first.cols(), Precision::of_weights(first.dtype()));
         let rows = parts.iter().map(TensorRef::rows).sum();
-        let memory = Memory::new(device, rows * cols * precision.bytes())?;
+        let memory = Memory::new(device, rows * cols * precision.bytes())?.kept();
         let mut at = 0;
         for part in parts {
             assert_eq!((part.cols(), part.dtype()), (cols, first.dtype()), "parts differ");
@@ -107,6 +120,6 @@ impl CudaVector {
     ) -> Result<Self, BackendError> {
         assert_eq!(values.rows(), 1, "a vector has one row");
         let widened: Vec<f32> = (0..values.cols()).map(|col| values.get(0, col) + plus).collect();
-        Ok(Self { len: widened.len(), memory: Memory::of(device, &widened)? })
+        Ok(Self { len: widened.len(), memory: Memory::of(device, &widened)?.kept() })
     }
 }

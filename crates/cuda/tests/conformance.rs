@@ -5,7 +5,7 @@ use octavo_cuda::{Cuda, Options};
 
 #[test]
 fn the_gpu_passes_the_suite() {
-    match Cuda::open(0, Options { deterministic: true, cache: None }) {
+    match Cuda::open(0, Options { deterministic: true, ..Options::default() }) {
         Ok(cuda) => run_all(&cuda, Tolerance::BF16),
         Err(error) => println!("not run: {error}"),
     }

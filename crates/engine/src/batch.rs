@@ -1,16 +1,18 @@
 //! A step as plain data: what the cache planned, laid out for the model.
 
-use octavo_backend::{Rows, Span, TableView};
+use octavo_backend::{Choice, Rows, Span, TableView};
 use octavo_kv::KvCache;
 use octavo_types::PageId;
 use std::ops::Range;
 
-/// Which rows of a span logits are wanted of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What is wanted of a span.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Wanted {
     Nothing,
-    /// The last row alone: what comes next.
+    /// The logits of the last row: what may come next.
     Last,
+    /// What comes next, chosen so from the logits of the last row, or those.
+    Token(Choice),
     /// Every row: the logits of the prompt itself.
     All,
 }
@@ -27,6 +29,8 @@ pub struct Batch {
     pages: Vec<PageId>,
     copies: Vec<(PageId, PageId, usize)>,
     wanted: Vec<u32>,
+    /// One a wanted row; none where its logits are wanted themselves.
+    choices: Vec<Option<Choice>>,
     /// One a span: which of the wanted rows are its own.
     logits: Vec<Range<usize>>,
 }
@@ -38,6 +42,7 @@ impl Batch {
         self.tokens.clear();
         self.spans.clear();
         self.wanted.clear();
+        self.choices.clear();
         self.logits.clear();
         self.pages.clear();
         let step = cache.step();
@@ -68,10 +73,12 @@ impl Batch {
         let first = self.wanted.len();
         match wanted {
             Wanted::Nothing => {}
-            Wanted::Last => self.wanted.push(rows.end as u32 - 1),
+            Wanted::Last | Wanted::Token(_) => self.wanted.push(rows.end as u32 - 1),
             Wanted::All => self.wanted.extend(rows.start as u32..rows.end as u32),
         }
         self.logits.push(first..self.wanted.len());
+        let choice = if let Wanted::Token(choice) = wanted { Some(choice) } else { None };
+        self.choices.resize(self.wanted.len(), choice);
     }
 
     pub fn rows(&self) -> Rows<'_> {
@@ -100,8 +107,13 @@ impl Batch {
         self.logits[span].clone()
     }
 
-    /// Rows whose logits are wanted.
+    /// Rows whose logits, or tokens, are wanted.
     pub fn wanted(&self) -> &[u32] {
         &self.wanted
+    }
+
+    /// How the token of each wanted row is chosen; none where its logits are wanted themselves.
+    pub fn choices(&self) -> &[Option<Choice>] {
+        &self.choices
     }
 }

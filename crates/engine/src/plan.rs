@@ -191,10 +191,7 @@ impl Engine {
             let seq = self.running[at].seq;
             match self.cache.schedule(seq, n, claim) {
                 Ok(span) => {
-                    let wanted = match self.running[at].reading {
-                        false => Wanted::Last,
-                        true => self.wanted_of(at, span.positions.end),
-                    };
+                    let wanted = self.wanted_of(at, span.positions.end);
                     self.running[at].span = Some(self.wanted.len());
                     self.wanted.push(wanted);
                     return Planned::Yes;
@@ -215,15 +212,17 @@ impl Engine {
         }
     }
 
-    /// Which logits of a prompt that is computed up to `end` are wanted.
+    /// What is wanted of a sequence that is computed up to `end`.
     fn wanted_of(&self, at: usize, end: Tokens) -> Wanted {
-        let Running { seq, task, .. } = &self.running[at];
+        let Running { seq, task, reading, .. } = &self.running[at];
         let known = self.cache.sequence(*seq).expect("running").prompt().len();
-        match task.wants_prompt_logprobs() {
-            true => Wanted::All,
-            false if end == known => Wanted::Last,
-            false => Wanted::Nothing,
+        if *reading && task.wants_prompt_logprobs() {
+            return Wanted::All;
         }
+        if end < known {
+            return Wanted::Nothing;
+        }
+        task.choice_from_raw(known).map_or(Wanted::Last, Wanted::Token)
     }
 
     /// Takes a sequence's pages; what they contain stays cached while there is room.

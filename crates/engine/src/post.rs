@@ -18,6 +18,13 @@ struct Chosen {
     end: Option<End>,
 }
 
+/// What the step gave to choose from.
+enum Given<'a> {
+    /// The device has chosen.
+    Token(u32),
+    Logits(&'a mut [f32]),
+}
+
 struct End {
     reason: FinishReason,
     matched: Option<usize>,
@@ -72,10 +79,13 @@ impl Engine {
         }
         self.running[at].reading = false;
         let row = self.batch.logits_of(span).end - 1;
+        if let Some(token) = logits.token(row) {
+            return self.choose(at, Given::Token(token), known, events);
+        }
         if self.running[at].task.forks_to_come() > 0 {
             self.fork_choices(at, logits.row(row), known, events)?;
         }
-        self.choose(at, logits.row_mut(row), known, events)
+        self.choose(at, Given::Logits(logits.row_mut(row)), known, events)
     }
 
     /// Says how much of a prompt has been read, and how likely its tokens were if that was asked for.
@@ -132,7 +142,7 @@ impl Engine {
                     let mut running = Running::new(task, fork);
                     running.reading = false;
                     self.running.insert(place, running);
-                    self.choose(place, &mut logits.to_vec(), known, events)?;
+                    self.choose(place, Given::Logits(&mut logits.to_vec()), known, events)?;
                 }
                 Err(_) => {
                     let prompt = self.cache.sequence(seq).expect("running").prompt().clone();
@@ -147,7 +157,7 @@ impl Engine {
     fn choose(
         &mut self,
         at: usize,
-        logits: &mut [f32],
+        given: Given<'_>,
         known: Tokens,
         events: &mut Events,
     ) -> Result<(), Failure> {
@@ -159,7 +169,7 @@ impl Engine {
             self.finish(at, String::new(), end, events);
             return Ok(());
         }
-        let Chosen { sampled, mut text, end } = choose_token(&mut running.task, logits, known, max_len)?;
+        let Chosen { sampled, mut text, end } = choose_token(&mut running.task, given, known, max_len)?;
         if end.as_ref().is_none_or(|end| end.counts) {
             self.note_token(at, now);
             let running = &mut self.running[at];
@@ -219,34 +229,19 @@ impl Engine {
     }
 }
 
-/// Chooses by the sampler within the grammar, and looks for what ends the text.
+/// Chooses, if the device has not, and looks for what ends the text.
 fn choose_token(
     task: &mut Task,
-    logits: &mut [f32],
+    given: Given<'_>,
     known: Tokens,
     max_len: Tokens,
 ) -> Result<Chosen, Failure> {
+    let sampled = match given {
+        Given::Token(token) => Sampled { token, logprobs: None },
+        Given::Logits(logits) => sample(task, logits, known)?,
+    };
     let shared = task.shared.clone();
     let request = &shared.request;
-    // The model's distribution, if it is asked for and about to be lost.
-    let mut raw = None;
-    if task.generated < request.min_tokens {
-        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
-        for &stop in &request.stop_tokens {
-            if let Some(logit) = logits.get_mut(stop as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-    }
-    let refused = |error: &dyn std::fmt::Display| Failure::Constraint(error.to_string());
-    let mask: Option<&TokenMask> = match &mut task.constraint {
-        Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
-        None => None,
-    };
-    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
-    if let Some((raw, top)) = raw {
-        sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
-    }
     let token = sampled.token;
     if request.stop_tokens.contains(&token) {
         let end = End { reason: FinishReason::Stop, matched: None, counts: false };
@@ -266,4 +261,33 @@ fn choose_token(
     };
     let end = reason.map(|reason| End { reason, matched, counts: true });
     Ok(Chosen { sampled, text, end })
+}
+
+/// Chooses by the sampler within the grammar.
+fn sample(task: &mut Task, logits: &mut [f32], known: Tokens) -> Result<Sampled, Failure> {
+    let shared = task.shared.clone();
+    let request = &shared.request;
+    // The model's distribution, if it is asked for and about to be lost.
+    let mut raw = None;
+    if task.generated < request.min_tokens {
+        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
+        for &stop in &request.stop_tokens {
+            if let Some(logit) = logits.get_mut(stop as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let mask: Option<&TokenMask> = match &mut task.constraint {
+        Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
+        None => None,
+    };
+    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    if let Some((raw, top)) = raw {
+        sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
+    }
+    Ok(sampled)
+}
+
+fn refused(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Constraint(error.to_string())
 }

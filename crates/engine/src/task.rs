@@ -4,6 +4,7 @@ use crate::constraint::Constraint;
 use crate::event::FinishReason;
 use crate::request::{Accepted, Request, RequestId};
 use crate::sampler::{Sampler, TokenLogprobs};
+use octavo_backend::Choice;
 use octavo_text::{SpecialTokens, StopStrings, TextStream, Tokenizer};
 use octavo_types::{SeqId, Timestamp, Tokens};
 use std::sync::Arc;
@@ -162,6 +163,16 @@ impl Task {
     /// Choices that come into being when its prompt has been read.
     pub(crate) fn forks_to_come(&self) -> u32 {
         if self.choice == 0 && self.generated == 0 { self.shared.request.best_of - 1 } else { 0 }
+    }
+
+    /// How the token after the `known` ones is chosen, where the model's logits alone decide that.
+    pub(crate) fn choice_from_raw(&self, known: Tokens) -> Option<Choice> {
+        let request = &self.shared.request;
+        let masked = self.constraint.is_some() || self.generated < request.min_tokens;
+        if masked || self.forks_to_come() > 0 {
+            return None;
+        }
+        self.sampler.choice_from_raw(known.0)
     }
 
     pub(crate) fn wants_prompt_logprobs(&self) -> bool {

@@ -1,6 +1,6 @@
 use crate::ModelConfig;
 use crate::scratch::{Scratch, Stream};
-use octavo_backend::{AttentionSpec, Backend, BackendError, NormSpec, Rows, TableView};
+use octavo_backend::{AttentionSpec, Backend, BackendError, Choice, NormSpec, Rows, TableView};
 
 /// One layer's weights, and where its keys and values lie.
 pub(crate) struct Layer<B: Backend> {
@@ -55,6 +55,10 @@ pub(crate) struct Batch<'a, B: Backend> {
     pub arena: &'a mut B::Arena,
     /// The rows that logits are wanted of.
     pub wanted: &'a [u32],
+    /// Whether those are all rows, in order.
+    pub every: bool,
+    /// How the token after each of them is chosen; empty where none is.
+    pub choices: &'a [Choice],
 }
 
 impl<B: Backend> Decoder<B> {
@@ -77,10 +81,19 @@ impl<B: Backend> Decoder<B> {
             return Ok(());
         }
         self.attend(backend, s, last, &batch)?;
-        backend.pick_rows(&s.all.x, batch.wanted, &mut s.wanted.x)?;
-        backend.pick_rows(&s.all.attended, batch.wanted, &mut s.wanted.attended)?;
-        self.conclude(backend, &mut s.wanted, last, &self.final_norm)?;
-        backend.linear(self.head.as_ref().unwrap_or(&self.embedding), &s.wanted.normed, &mut s.logits)
+        let stream = if batch.every {
+            &mut s.all
+        } else {
+            backend.pick_rows(&s.all.x, batch.wanted, &mut s.wanted.x)?;
+            backend.pick_rows(&s.all.attended, batch.wanted, &mut s.wanted.attended)?;
+            &mut s.wanted
+        };
+        self.conclude(backend, stream, last, &self.final_norm)?;
+        backend.linear(self.head.as_ref().unwrap_or(&self.embedding), &stream.normed, &mut s.logits)?;
+        match batch.choices {
+            [] => Ok(()),
+            choices => backend.choose(&s.logits, choices),
+        }
     }
 
     fn norm<'a>(&self, weight: &'a B::Vector) -> NormSpec<'a, B::Vector> {

@@ -3,12 +3,17 @@ use crate::load::{Loader, Progress};
 use crate::scratch::Scratch;
 use crate::weights::{LoadError, Weights};
 use crate::{ModelConfig, RopeKind};
-use octavo_backend::{Backend, BackendError, Rows, TableView, WeightFormat};
+use octavo_backend::{Backend, BackendError, Choice, Pass, Rows, Step, TableView, WeightFormat};
 use octavo_types::{KvSpec, LayerGroup};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// A model on a device, with the buffers of its steps.
 pub struct Model<B: Backend> {
+    /// No other model of the process has it.
+    id: u64,
     decoder: Decoder<B>,
     groups: usize,
     scratch: Scratch<B>,
@@ -37,7 +42,8 @@ impl<B: Backend> Model<B> {
         let ropes: Vec<_> = kinds.into_iter().map(|kind| turning(&config, kind)).collect();
         let scratch = Scratch::new(backend, &config, ropes.len())?;
         let decoder = Decoder { config, embedding, embedding_scale, layers, final_norm, head, ropes };
-        Ok(Self { decoder, groups: spec.groups().len(), scratch })
+        let id = LOADED.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { id, decoder, groups: spec.groups().len(), scratch })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -57,12 +63,52 @@ impl<B: Backend> Model<B> {
         arena: &mut B::Arena,
         wanted: &[u32],
     ) -> Result<&B::Buf, BackendError> {
+        self.forward_and_choose(backend, rows, tables, arena, wanted, &[])
+    }
+
+    /// Makes room for steps of so many rows, of which so many are wanted: a step never moves its buffers then.
+    pub fn reserve(&mut self, backend: &B, rows: usize, wanted: usize) -> Result<(), BackendError> {
+        self.scratch.resize(backend, rows, wanted)
+    }
+
+    /// The rows that a step of one token a sequence is filled up to.
+    pub fn rows_for(
+        &self,
+        backend: &B,
+        rows: Rows<'_>,
+        tables: &[&[TableView<'_>]],
+        arena: &B::Arena,
+        choices: &[Choice],
+    ) -> usize {
+        backend.step_rows(&Step { model: self.id, rows, tables, arena, choices })
+    }
+
+    /// The same, and a token for each of the wanted rows, for [`Backend::chosen`]; none where `choices` is empty. With
+    /// them a step of one row a sequence may be a replay, whose logits have rows beyond those wanted.
+    pub fn forward_and_choose(
+        &mut self,
+        backend: &B,
+        rows: Rows<'_>,
+        tables: &[&[TableView<'_>]],
+        arena: &mut B::Arena,
+        wanted: &[u32],
+        choices: &[Choice],
+    ) -> Result<&B::Buf, BackendError> {
         assert_eq!(tables.len(), self.groups, "one list of page tables for each layer group");
         assert!(tables.iter().all(|group| group.len() == rows.spans.len()), "one table for each span");
         let covered: usize = rows.spans.iter().map(|span| span.rows).sum();
         assert_eq!(covered, rows.tokens.len(), "the spans cover the tokens");
-        self.scratch.resize(backend, rows.tokens.len(), wanted.len())?;
-        self.decoder.step(backend, &mut self.scratch, Batch { rows, tables, arena, wanted })?;
+        assert!(choices.is_empty() || choices.len() == wanted.len(), "a choice for each wanted row");
+        let every = wanted.iter().copied().eq(0..rows.tokens.len() as u32);
+        let step =
+            Step { model: self.id, rows, tables, arena: &*arena, choices: if every { choices } else { &[] } };
+        let padded = backend.step_rows(&step);
+        self.scratch.resize(backend, padded, if every { padded } else { wanted.len() })?;
+        let mut pass = backend.begin(&step)?;
+        while pass == Pass::Run {
+            let batch = Batch { rows, tables, arena, wanted, every, choices };
+            pass = backend.end(self.decoder.step(backend, &mut self.scratch, batch))?;
+        }
         Ok(&self.scratch.logits)
     }
 }

@@ -18,7 +18,11 @@ pub(crate) fn load(
     job: Job<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Loaded, LoadError> {
-    let options = octavo_cuda::Options { deterministic: false, cache: job.options.kernel_cache.clone() };
+    let options = octavo_cuda::Options {
+        deterministic: job.options.deterministic,
+        cache: job.options.kernel_cache.clone(),
+        ..octavo_cuda::Options::default()
+    };
     let cuda = Cuda::open(number, options)
         .map_err(|error| DeviceError::NotOpened { why: error.to_string(), has_device: error.has_device() })?;
     check(job.options)?;
@@ -73,7 +77,11 @@ fn put<B: Backend + 'static>(
     let room = Room { free: free(&backend)?, share: SHARE };
     let mut resolved = options.resolve(config, Some(room))?;
     resolved.notes.extend(note);
-    let runner = ModelRunner::new(backend, model, &spec, resolved.settings.total)?;
+    let mut runner = ModelRunner::new(backend, model, &spec, resolved.settings.total)?;
+    if options.max_batch > 1 {
+        // Nobody waits yet; a single answer would wait longer for this than it saves.
+        runner.warm_up(&spec, options.max_batch, resolved.engine.max_len, resolved.engine.chunk.1)?;
+    }
     Ok(Loaded { runner: Box::new(runner), resolved })
 }
 

@@ -45,6 +45,9 @@ pub struct Options {
     pub device: Device,
     /// Where kernels that were compiled for a GPU are kept, in a folder of their own; none compiles them each time.
     pub kernel_cache: Option<PathBuf>,
+    /// A sequence's results have the same bits whatever runs beside it. On the CPU that always holds; a GPU is faster
+    /// without.
+    pub deterministic: bool,
     /// None for one a core.
     pub threads: Option<NonZeroUsize>,
     pub weights: WeightFormat,
@@ -83,6 +86,7 @@ impl Default for Options {
             source: Source::default(),
             device: Device::default(),
             kernel_cache: None,
+            deterministic: false,
             threads: None,
             weights: WeightFormat::default(),
             kv_backend: KvBackend::default(),

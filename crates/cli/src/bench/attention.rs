@@ -1,5 +1,6 @@
 //! `octavo bench attention`: one decode step of attention alone.
 
+use super::gpu::{self, DeviceArgs};
 use super::machine::{Machine, MachineArgs, percent};
 use super::measure::{SEED, in_turn, progress};
 use super::report::{Goal, Report, Table};
@@ -16,13 +17,16 @@ use std::convert::Infallible;
 ///
 /// One token each of as many sequences as make 1 GiB of keys and values; context 4096, 4 query heads a KV head,
 /// head dimension 128. Pages of 16 tokens in random order, one page a sequence, f16, reading memory, and
-/// multiply-adds in f32 run in turn, for each precision. Takes 4 GiB of memory. JSON keys:
+/// multiply-adds in f32 run in turn, for each precision. Takes 4 GiB of memory. On a GPU: the rows on which other
+/// engines were measured, with the read ceiling of the same run. JSON keys:
 /// paged_over_contiguous (time, the worst), fraction_of_read_bandwidth (paged, by precision), tokens_over_f16
 /// (by precision), read_bandwidth_gb_s, cells.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 const HEADS: Heads = Heads { q: 32, kv: 8, dim: 128 };
@@ -79,6 +83,9 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
+    if let Some(bench) = args.device.open()? {
+        return gpu::attention::run(&bench);
+    }
     let machine = Machine::new(&args.machine);
     let plan = Plan::new(args.machine.quick);
     let bar = progress(CODECS.len() as u64);

@@ -8,9 +8,11 @@ mod belady;
 mod capacity;
 mod decode;
 mod gemm;
+mod gpu;
 mod machine;
 mod measure;
 mod null_runner;
+mod offline;
 mod pool;
 mod pool_baseline;
 mod pool_work;
@@ -55,6 +57,9 @@ enum Bench {
     Scheduler(scheduler::Args),
     Capacity(capacity::Args),
     Serving(serving::Args),
+    Offline(offline::Args),
+    Step(gpu::step::Args),
+    Long(gpu::long::Args),
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
@@ -70,6 +75,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Bench::Scheduler(args) => scheduler::run(args)?,
         Bench::Capacity(args) => capacity::run(args)?,
         Bench::Serving(args) => serving::run(args)?,
+        Bench::Offline(args) => offline::run(args)?,
+        Bench::Long(args) => gpu::long::run(args)?,
+        Bench::Step(args) => gpu::step::run(args)?,
     };
     sink.write(&report)
 }

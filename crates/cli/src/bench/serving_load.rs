@@ -1,23 +1,63 @@
 //! Loads for `octavo bench serving`: engines over a model of random weights, and requests driven through them.
 
-use super::machine::Machine;
+use super::gpu;
+use super::machine::{Machine, MachineArgs};
 use super::measure::SEED;
 use super::random_model::{Geometry, load};
 use anyhow::{Result, bail};
+use octavo::Device;
 use octavo_backend::WeightFormat;
 use octavo_cpu::{Cpu, Level};
-use octavo_engine::{Engine, EngineConfig, Event, Events, ModelRunner, Request, RequestId, StepReport};
+use octavo_engine::{
+    Engine, EngineConfig, Event, Events, ModelRunner, Request, RequestId, Runner, StepReport,
+};
 use octavo_kv::Settings;
 use octavo_model::{ModelConfig, Weights};
-use octavo_types::{Bytes, KvDtype, PageSize, Pages, Timestamp, Tokens};
+use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, Timestamp, Tokens};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// A geometry with its weights in memory, ready to be loaded as often as needed.
+/// Qwen3-0.6B's geometry on a device, ready to be loaded as often as needed.
 pub(super) struct Rig {
-    pub(super) machine: Machine,
     config: ModelConfig,
-    weights: Weights,
+    place: Place,
+}
+
+enum Place {
+    /// With the weights in memory.
+    Cpu {
+        machine: Box<Machine>,
+        geometry: &'static str,
+        weights: Weights,
+    },
+    Cuda {
+        number: usize,
+        deterministic: bool,
+        name: String,
+    },
+}
+
+// Not a documentation comment: it would take the place of the bench's own in the help.
+#[derive(Debug, clap::Args)]
+pub(super) struct RigArgs {
+    #[command(flatten)]
+    pub(super) machine: MachineArgs,
+    /// What computes: cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+    /// On a GPU: a sequence's results may not depend on others
+    #[arg(long)]
+    deterministic: bool,
+}
+
+impl RigArgs {
+    /// Sizes that only show that everything works.
+    pub(super) fn quick(&self) -> bool {
+        self.machine.quick
+    }
+    pub(super) fn on_gpu(&self) -> bool {
+        self.device != Device::Cpu
+    }
 }
 
 /// How one engine differs from another.
@@ -31,9 +71,19 @@ pub(super) struct Variant {
 }
 
 impl Rig {
-    pub(super) fn new(machine: Machine, geometry: &Geometry) -> Result<Self> {
+    pub(super) fn new(args: &RigArgs) -> Result<Self> {
+        if let Some(bench) = gpu::open(args.device, args.deterministic, true)? {
+            let (Device::Cuda(number), deterministic) = (args.device, args.deterministic) else {
+                bail!("--device cpu, cuda or cuda:N");
+            };
+            let name = octavo_backend::Backend::name(bench.cuda());
+            let config = gpu::QWEN_06B.config()?;
+            return Ok(Self { config, place: Place::Cuda { number, deterministic, name } });
+        }
+        let (machine, geometry) = (Machine::new(&args.machine), Geometry::new(args.quick()));
         let weights = geometry.weights(machine.pool())?;
-        Ok(Self { config: geometry.config()?, weights, machine })
+        let place = Place::Cpu { machine: Box::new(machine), geometry: geometry.name, weights };
+        Ok(Self { config: geometry.config()?, place })
     }
 
     pub(super) fn engine(&self, variant: &Variant) -> Result<Engine> {
@@ -41,18 +91,46 @@ impl Rig {
         let slot = PageSize::new(engine.max_len.0).expect("sequences have tokens");
         let page_size = if contiguous { slot } else { PageSize::DEFAULT };
         let spec = self.config.kv_spec(KvDtype::F16, page_size, None)?;
-        let model = load(&self.machine, &self.config, &spec, &self.weights, WeightFormat::AsStored)?;
         let total = Pages(tokens / page_size.tokens().0);
-        let threads = self.machine.pool().threads();
-        let cpu = Cpu::new(threads.try_into().expect("at least one thread"), Level::detect());
-        let runner = ModelRunner::new(cpu, model, &spec, total)?;
+        let runner = self.runner(&spec, total, engine)?;
         let budget = Bytes(u64::from(total.0) * spec.page_bytes().0);
         let settings = Settings { total, prefix_cache, ..Settings::for_model(&spec, budget) };
-        Ok(Engine::new(engine.clone(), settings, Box::new(runner), None)?)
+        Ok(Engine::new(engine.clone(), settings, runner, None)?)
+    }
+
+    fn runner(&self, spec: &KvSpec, total: Pages, engine: &EngineConfig) -> Result<Box<dyn Runner>> {
+        match &self.place {
+            Place::Cpu { machine, weights, .. } => {
+                let model = load(machine, &self.config, spec, weights, WeightFormat::AsStored)?;
+                let threads = machine.pool().threads();
+                let cpu = Cpu::new(threads.try_into().expect("at least one thread"), Level::detect());
+                Ok(Box::new(ModelRunner::new(cpu, model, spec, total)?))
+            }
+            Place::Cuda { number, deterministic, .. } => {
+                let bench = gpu::open(Device::Cuda(*number), *deterministic, true)?.expect("a GPU");
+                let model = gpu::load(&bench, &self.config, spec)?;
+                let mut runner = ModelRunner::new(bench.into_cuda(), model, spec, total)?;
+                runner.warm_up(spec, engine.max_batch, engine.max_len, engine.chunk.1)?;
+                Ok(Box::new(runner))
+            }
+        }
     }
 
     pub(super) fn vocab(&self) -> u32 {
         self.config.vocab() as u32
+    }
+
+    /// What the figures hold for.
+    pub(super) fn conditions(&self) -> String {
+        match &self.place {
+            Place::Cpu { machine, geometry, .. } => {
+                format!("{geometry} geometry, threads: {}", machine.pool().threads())
+            }
+            Place::Cuda { deterministic, name, .. } => {
+                let mode = if *deterministic { ", deterministic" } else { "" };
+                format!("{} geometry, {name}{mode}", gpu::QWEN_06B.name)
+            }
+        }
     }
 }
 

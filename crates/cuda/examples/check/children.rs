@@ -10,9 +10,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs the part, shows what it prints, and takes over its results.
-pub(crate) fn run(name: &'static str, report: &mut Report) {
+pub(crate) fn run(name: &'static str, cases: &str, report: &mut Report) {
     let program = std::env::current_exe().expect("this program");
-    let mut child = Command::new(program).arg(name).stdout(Stdio::piped()).spawn().expect("a child of it");
+    let mut child = Command::new(program)
+        .arg(format!("{name}:{cases}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child of it");
     let output = child.stdout.take().expect("piped");
     let reader = std::thread::spawn(move || show(BufReader::new(output)));
     let mut waited = Duration::ZERO;

@@ -1,10 +1,10 @@
 //! The parts of the check.
 
-use crate::message;
+use crate::{message, sweep};
 use octavo_backend::conformance::{self, Tolerance};
 use octavo_backend::{BackendError, Heads};
 use octavo_cuda::Cuda;
-use octavo_cuda::bench::{AttentionCase, Bench, Measured, Tuning};
+use octavo_cuda::bench::{AttentionCase, Bench, Tuning};
 use octavo_types::KvDtype;
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,17 +21,20 @@ pub(crate) const ALL: &[Part] = &[
     Part { name: "ceiling", deterministic: false, run: ceiling },
     Part { name: "attention", deterministic: false, run: attention },
     Part { name: "codecs", deterministic: false, run: codecs },
-    Part { name: "prefill", deterministic: false, run: prefill },
+    Part { name: "prefill", deterministic: false, run: sweep::prefill },
     Part { name: "products", deterministic: false, run: products },
-    Part { name: "sweep", deterministic: false, run: sweep },
+    Part { name: "sweep", deterministic: false, run: sweep::decoding },
+    Part { name: "sweep-chunks", deterministic: false, run: sweep::chunks },
 ];
 
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) failures: Vec<String>,
+    /// What the names of sweeps' cases contain.
+    pub(crate) cases: String,
     /// Bytes a second; 0 before it was measured.
     ceiling: f64,
-    rows: Vec<Value>,
+    pub(crate) rows: Vec<Value>,
 }
 
 impl Report {
@@ -94,19 +97,19 @@ fn ceiling(bench: &Bench, report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-fn text(error: BackendError) -> String {
+pub(crate) fn text(error: BackendError) -> String {
     error.to_string()
 }
 
-const LLAMA: (&str, Heads) = ("Llama-3.2-3B", Heads { q: 24, kv: 8, dim: 128 });
-const QWEN_4B: (&str, Heads) = ("Qwen3-4B", Heads { q: 32, kv: 8, dim: 128 });
-const GEMMA: (&str, Heads) = ("Gemma-3-1B", Heads { q: 4, kv: 1, dim: 256 });
-const QWEN_06B: (&str, Heads) = ("Qwen3-0.6B", Heads { q: 16, kv: 8, dim: 128 });
+pub(crate) const LLAMA: (&str, Heads) = ("Llama-3.2-3B", Heads { q: 24, kv: 8, dim: 128 });
+pub(crate) const QWEN_4B: (&str, Heads) = ("Qwen3-4B", Heads { q: 32, kv: 8, dim: 128 });
+pub(crate) const GEMMA: (&str, Heads) = ("Gemma-3-1B", Heads { q: 4, kv: 1, dim: 256 });
+pub(crate) const QWEN_06B: (&str, Heads) = ("Qwen3-0.6B", Heads { q: 16, kv: 8, dim: 128 });
 
 /// Geometry, batch, context, and the best paged time known, in microseconds.
-type Row = ((&'static str, Heads), usize, usize, f64);
+pub(crate) type Row = ((&'static str, Heads), usize, usize, f64);
 
-const TABLE: &[Row] = &[
+pub(crate) const TABLE: &[Row] = &[
     (LLAMA, 1, 4096, 15.3),
     (LLAMA, 24, 512, 21.4),
     (LLAMA, 64, 4096, 252.0),
@@ -130,12 +133,12 @@ const TABLE: &[Row] = &[
     (QWEN_06B, 1, 200_000, 200.0),
 ];
 
-fn case(heads: Heads, batch: usize, context: usize) -> AttentionCase {
+pub(crate) fn case(heads: Heads, batch: usize, context: usize) -> AttentionCase {
     AttentionCase { heads, dtype: KvDtype::Bf16, page_size: 16, batch, context, rows: 1, resident: false }
 }
 
 /// Measures, prints and notes one case; returns its time.
-fn measure(
+pub(crate) fn measure(
     bench: &Bench,
     report: &mut Report,
     name: &str,
@@ -203,74 +206,6 @@ fn codecs(bench: &Bench, report: &mut Report) -> Result<(), String> {
     for page_size in [32, 4096] {
         let case = AttentionCase { page_size, ..case(heads, 64, 4096) };
         measure(bench, report, &format!("{name}, pages of {page_size}"), case, Tuning::default(), None);
-    }
-    Ok(())
-}
-
-/// What the plan chooses by itself, against everything else.
-fn sweep(bench: &Bench, report: &mut Report) -> Result<(), String> {
-    let mut cases: Vec<(String, AttentionCase)> = Vec::new();
-    for &((name, heads), batch, context, _) in TABLE.iter().filter(|row| row.0.0 != QWEN_4B.0) {
-        cases.push((name.into(), case(heads, batch, context)));
-    }
-    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        cases.push((LLAMA.0.into(), AttentionCase { dtype, ..case(LLAMA.1, 64, 4096) }));
-    }
-    for (name, case) in cases {
-        let tunings = tunings(&case);
-        let times = bench.attention(&case, &tunings).map_err(text)?.into_iter();
-        let right = |m: Measured| m.error.is_none_or(|e| e < 0.02);
-        let times = times.map(|m| m.ok().filter(|m| right(*m)).map_or(f64::INFINITY, |m| m.micros));
-        let mut best: Vec<(f64, Tuning)> = times.zip(tunings).collect();
-        best.sort_by(|a, b| a.0.total_cmp(&b.0));
-        println!("  {name} {:?} {} x {}", case.dtype, case.batch, case.context);
-        for (time, tuning) in best.iter().take(5).chain(best.iter().filter(|b| b.1 == Tuning::default())) {
-            println!("    {time:>8.1} us {tuning:?}");
-            report.rows.push(json!({
-                "sweep": name, "dtype": format!("{:?}", case.dtype), "batch": case.batch,
-                "context": case.context, "us": time, "tuning": format!("{tuning:?}"),
-            }));
-        }
-    }
-    Ok(())
-}
-
-fn tunings(case: &AttentionCase) -> Vec<Tuning> {
-    let tiles = (case.context as u32).div_ceil(16);
-    let total = tiles as usize * case.batch * case.heads.kv;
-    let mut tunings = vec![Tuning::default()];
-    for (warps, stages, min_blocks) in
-        [(4, 3, 2), (4, 2, 2), (4, 4, 1), (4, 6, 1), (8, 3, 1), (2, 3, 4), (2, 4, 3)]
-    {
-        let mut seen = Vec::new();
-        for waves in [1, 2, 3, 4, 6, 8] {
-            let part_tiles = (total.div_ceil(132 * min_blocks * waves) as u32).clamp(4, tiles);
-            if !seen.contains(&part_tiles) {
-                seen.push(part_tiles);
-                tunings.push(Tuning { part_tiles, warps, stages, min_blocks });
-            }
-        }
-        if !seen.contains(&tiles) {
-            tunings.push(Tuning { part_tiles: tiles, warps, stages, min_blocks });
-        }
-    }
-    tunings
-}
-
-fn prefill(bench: &Bench, report: &mut Report) -> Result<(), String> {
-    for (name, heads) in [LLAMA, GEMMA] {
-        for (dtype, rows, context) in [
-            (KvDtype::Bf16, 2048, 2048),
-            (KvDtype::Bf16, 8192, 8192),
-            (KvDtype::Fp8, 8192, 8192),
-            (KvDtype::Bf16, 2048, 32768),
-        ] {
-            let case = AttentionCase { dtype, rows, context, batch: 1, ..case(heads, 1, context) };
-            let time = measure(bench, report, &format!("{name}, {rows} rows"), case, Tuning::default(), None);
-            let pairs = rows as f64 * (context as f64 - rows as f64 / 2.0);
-            let flops = 4.0 * pairs * (heads.q * heads.dim) as f64;
-            println!("    {:.0} TFLOP/s", flops / time / 1e6);
-        }
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! Measurements on a device: times are medians of replays of a graph, by the device's own clock.
 
 mod attention;
+mod step;
 
+pub use crate::kernels::ChunkOptions;
 pub use crate::plan::Tuning;
 pub use attention::{AttentionCase, Measured};
 
@@ -50,7 +52,7 @@ pub struct Bench {
 impl Bench {
     pub fn open(ordinal: usize, options: Options) -> Result<Self, OpenError> {
         let gpu = Arc::new(Gpu::open(ordinal, options.cache)?);
-        let cuda = Cuda::on(gpu.clone(), options.deterministic);
+        let cuda = Cuda::on(gpu.clone(), options.deterministic, options.graphs);
         Ok(Self { gpu, cuda })
     }
 
@@ -76,17 +78,19 @@ impl Bench {
             .map_err(failed("ending a capture"))?
             .ok_or_else(|| BackendError::Device("nothing was captured".into()))?;
         captured?;
+        self.median(&mut || graph.launch().map_err(failed("a replay")))
+    }
+
+    /// Microseconds of what `launch` puts on the stream, by the device's clock: the median of some calls.
+    pub fn median(&self, launch: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<f64, BackendError> {
         let event = || self.gpu.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event().map_err(failed("an event"))?, event().map_err(failed("an event"))?);
-        let once = || {
-            start.record(stream)?;
-            graph.launch()?;
-            end.record(stream)?;
-            start.elapsed_ms(&end)
-        };
         let mut times = Vec::new();
         for replay in 0..REPLAYS + 3 {
-            let time = once().map_err(failed("a replay"))?;
+            start.record(&self.gpu.stream).map_err(failed("an event"))?;
+            launch()?;
+            end.record(&self.gpu.stream).map_err(failed("an event"))?;
+            let time = start.elapsed_ms(&end).map_err(failed("waiting for an event"))?;
             if replay >= 3 {
                 times.push(f64::from(time) * 1000.0);
             }
@@ -113,6 +117,25 @@ impl Bench {
 
     /// Microseconds of a product `[rows, cols] · [outputs, cols]ᵀ` in bf16; weights rotated beyond the cache.
     pub fn product(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
+        self.product_by(rows, outputs, cols, &|product| {
+            // SAFETY: `product_by` allocates for these shapes.
+            match unsafe { self.gpu.multiply(product, None)? } {
+                true => Ok(()),
+                false => Err(BackendError::Unsupported {
+                    what: format!("a product of {rows} rows and {cols} columns with {outputs} outputs"),
+                    instead: "multiples of 8 are".into(),
+                }),
+            }
+        })
+    }
+
+    fn product_by(
+        &self,
+        rows: usize,
+        outputs: usize,
+        cols: usize,
+        multiply: &dyn Fn(Product) -> Result<(), BackendError>,
+    ) -> Result<f64, BackendError> {
         let copies = (256usize << 20).div_ceil(outputs * cols * 2).clamp(1, 32);
         let weights = self.random(copies * outputs * cols, Precision::Bf16)?;
         let x = self.random(rows * cols, Precision::Bf16)?;
@@ -129,9 +152,7 @@ impl Bench {
                     precision: Precision::Bf16,
                     deterministic: self.cuda.deterministic(),
                 };
-                // SAFETY: allocated for these shapes above.
-                let taken = unsafe { self.gpu.multiply(product)? };
-                assert!(taken, "the library takes [{rows}, {cols}] by {outputs}");
+                multiply(product)?;
             }
             Ok(())
         })?;

@@ -95,10 +95,12 @@ fn log_of(program: sys::nvrtcProgram) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::{ANGLES, ATTENTION, ROTATE};
-    use crate::dense::{CONVERT, EMBED, GATED, LINEAR, NORM};
+    use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
+    use crate::blocks::MOVE;
+    use crate::choose::{CHOOSE, PEAKS};
+    use crate::dense::{CONVERT, EMBED, FEW, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
-    use crate::kernels::AttentionOptions;
+    use crate::kernels::{AttentionOptions, ChunkOptions};
     use crate::pages::{COPY, ROWS, ZERO};
     use octavo_backend::PageLayout;
     use octavo_types::KvDtype;
@@ -113,12 +115,25 @@ mod tests {
         }
         let compiler = Compiler::new((9, 0), None);
         let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
-        let plain = [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, ROWS, ZERO];
+        let plain =
+            [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, MOVE, ROWS, ZERO, PEAKS, CHOOSE];
         plain.into_iter().for_each(compiles);
+        [(1, 1), (24, 2), (64, 1)]
+            .into_iter()
+            .for_each(|(rows, halves)| compiles(FEW.with_rows(rows, halves)));
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
                 let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
                 let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
+                let chunk = ChunkOptions {
+                    strips: 1,
+                    warps: 8,
+                    span: 32,
+                    stages: 3,
+                    min_blocks: 1,
+                    staggered: small_pages,
+                };
+                compiles(CHUNK.with_head(&layout).with_chunk(chunk));
                 compiles(ROTATE.with_head(&layout));
                 compiles(ATTENTION.with_head(&layout).with_attention(options));
             }

@@ -1,13 +1,16 @@
-//! Products by cuBLASLt; the algorithm for a shape is chosen once and kept.
+//! Products by cuBLASLt. For the sizes of recorded steps the algorithm is chosen once and kept: the fastest of those
+//! that the library proposes, or a kernel of ours. Otherwise, and where bits matter more, it is the first proposed.
 
-use crate::device::Product;
+use crate::device::{OwnWay, Product};
 use crate::precision::Precision;
+use crate::steps::rung;
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t,
     cublasLtMatmulPreferenceAttributes_t, cudaDataType,
 };
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::result as driver;
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 use octavo_backend::BackendError;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -16,7 +19,14 @@ const WORKSPACE: usize = 32 << 20;
 /// Rows for which the algorithm is chosen where it may not depend on them.
 const USUAL_ROWS: usize = 64;
 
-/// A shape for which one algorithm does: rows are rounded up to a power of two.
+/// Algorithms that are tried.
+const TRIED: usize = 16;
+/// How often each.
+const TRIES: usize = 4;
+/// More than a device's cache holds: written between tries, so that each finds its weights in memory.
+const COLD: usize = 96 << 20;
+
+/// A shape for which one algorithm does: rows are rounded up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Shape {
     rows: usize,
@@ -24,12 +34,24 @@ struct Shape {
     cols: usize,
     precision: Precision,
     deterministic: bool,
+    /// Of recorded steps, which come again and again: only those are worth the time of trying.
+    recurs: bool,
+    /// Whether there is another way than the library's.
+    has_own: bool,
+}
+
+/// How products of a shape are computed.
+#[derive(Clone, Copy)]
+enum Way {
+    Library(cublasLtMatmulAlgo_t),
+    /// By a kernel of ours.
+    Own,
 }
 
 pub(super) struct Gemm {
     handle: sys::cublasLtHandle_t,
     workspace: u64,
-    chosen: HashMap<Shape, cublasLtMatmulAlgo_t>,
+    chosen: HashMap<Shape, Way>,
 }
 
 // SAFETY: a handle that may be used from any thread, one at a time (it lies behind a mutex).
@@ -51,7 +73,12 @@ impl Gemm {
 
     /// # Safety
     /// The addresses have room for the shapes, on the device that is current.
-    pub(super) unsafe fn multiply(&mut self, p: Product, stream: CUstream) -> Result<bool, BackendError> {
+    pub(super) unsafe fn multiply(
+        &mut self,
+        p: Product,
+        own: Option<OwnWay<'_>>,
+        stream: CUstream,
+    ) -> Result<bool, BackendError> {
         // Rows of whole 16-byte units; others are rare and small.
         if !p.cols.is_multiple_of(8) || !p.outputs.is_multiple_of(8) {
             return Ok(false);
@@ -62,28 +89,58 @@ impl Gemm {
                 .map_err(super::failed("allocating the workspace of products"))?;
         }
         // SAFETY: the caller's promise.
-        match unsafe { self.run(p, stream) } {
-            Ok(()) => Ok(true),
+        match unsafe { self.run(p, own, stream) } {
+            Ok(done) => Ok(done),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(false),
             Err(error) => Err(BackendError::Device(format!("a product of {p:?}: {error}"))),
         }
     }
 
+    /// Whether it was done.
     /// # Safety
     /// As for `multiply`.
-    unsafe fn run(&mut self, p: Product, stream: CUstream) -> Result<(), CublasError> {
-        let rows = if p.deterministic { USUAL_ROWS } else { p.rows.next_power_of_two() };
+    unsafe fn run(
+        &mut self,
+        p: Product,
+        own: Option<OwnWay<'_>>,
+        stream: CUstream,
+    ) -> Result<bool, CublasError> {
+        let rounded = rung(p.rows).unwrap_or(p.rows.next_power_of_two());
+        let rows = if p.deterministic { USUAL_ROWS } else { rounded };
+        let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
         let Product { outputs, cols, precision, deterministic, .. } = p;
-        let shape = Shape { rows, outputs, cols, precision, deterministic };
-        let algorithm = match self.chosen.get(&shape) {
-            Some(algorithm) => *algorithm,
+        let has_own = own.is_some();
+        let shape = Shape { rows, outputs, cols, precision, deterministic, recurs, has_own };
+        let way = match self.chosen.get(&shape) {
+            Some(way) => *way,
             None => {
-                let algorithm = self.choose(shape)?;
-                self.chosen.insert(shape, algorithm);
-                algorithm
+                let proposed = self.proposed(shape)?;
+                let way = match recurs {
+                    // SAFETY: the caller's promise.
+                    true => unsafe { self.fastest(p, &shape, &proposed, own, stream) },
+                    false => Way::Library(proposed[0]),
+                };
+                self.chosen.insert(shape, way);
+                way
             }
         };
-        let descriptors = Descriptors::new(p.rows, &shape)?;
+        match way {
+            Way::Own => Ok(false),
+            // SAFETY: the caller's promise.
+            Way::Library(algorithm) => unsafe { self.run_by(p, &shape, &algorithm, stream) }.map(|()| true),
+        }
+    }
+
+    /// # Safety
+    /// As for `multiply`.
+    unsafe fn run_by(
+        &self,
+        p: Product,
+        shape: &Shape,
+        algorithm: &cublasLtMatmulAlgo_t,
+        stream: CUstream,
+    ) -> Result<(), CublasError> {
+        let descriptors = Descriptors::new(p.rows, shape)?;
         let (one, zero) = (1.0f32, 0.0f32);
         // SAFETY: descriptors of the product's shapes, the caller's addresses, numbers that outlive the call.
         unsafe {
@@ -100,7 +157,7 @@ impl Gemm {
                 descriptors.out,
                 p.out as *mut c_void,
                 descriptors.out,
-                &algorithm,
+                algorithm,
                 self.workspace as *mut c_void,
                 WORKSPACE,
                 stream.cast(),
@@ -108,29 +165,123 @@ impl Gemm {
         }
     }
 
-    fn choose(&self, shape: Shape) -> Result<cublasLtMatmulAlgo_t, CublasError> {
+    /// The one that takes the least time for this product.
+    /// # Safety
+    /// As for `multiply`.
+    unsafe fn fastest(
+        &self,
+        p: Product,
+        shape: &Shape,
+        proposed: &[cublasLtMatmulAlgo_t],
+        own: Option<OwnWay<'_>>,
+        stream: CUstream,
+    ) -> Way {
+        let mut best = (f32::INFINITY, Way::Library(proposed[0]));
+        let Some(clock) = Clock::new(stream) else { return best.1 };
+        // One that does not run is not chosen; an error that lasts is met by the product itself.
+        for algorithm in proposed {
+            // SAFETY: the caller's promise.
+            let time = clock.least(|| unsafe { self.run_by(p, shape, algorithm, stream) }.ok());
+            if time.is_some_and(|time| time < best.0) {
+                best = (time.unwrap_or(best.0), Way::Library(*algorithm));
+            }
+        }
+        let time = own.and_then(|own| clock.least(|| own().ok()));
+        if time.is_some_and(|time| time < best.0) { Way::Own } else { best.1 }
+    }
+
+    /// What the library proposes, the likeliest first; at least one.
+    fn proposed(&self, shape: Shape) -> Result<Vec<cublasLtMatmulAlgo_t>, CublasError> {
         use cublasLtMatmulPreferenceAttributes_t as Attribute;
         let d = Descriptors::new(shape.rows, &shape)?;
         let preference = result::create_matmul_pref()?;
         let workspace = WORKSPACE;
         // No sum in several parts.
         let no_reduction = 0u32;
-        // SAFETY: live descriptors; attributes of the sizes that the library documents; destroyed once.
+        let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(TRIED);
+        let mut count = 0;
+        // SAFETY: live descriptors; attributes of the sizes that the library documents; room for as many results as
+        // are asked for, of which `count` are written; destroyed once.
         unsafe {
             let set = |attribute, value: *const c_void, bytes| {
                 result::set_matmul_pref_attribute(preference, attribute, value, bytes)
             };
-            let mut chosen =
+            let mut ready =
                 set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8);
             if shape.deterministic {
                 let attribute = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
-                chosen = chosen.and_then(|()| set(attribute, (&raw const no_reduction).cast(), 4));
+                ready = ready.and_then(|()| set(attribute, (&raw const no_reduction).cast(), 4));
             }
-            let chosen = chosen.and_then(|()| {
-                result::get_matmul_algo_heuristic(self.handle, d.product, d.w, d.x, d.out, d.out, preference)
+            let asked = ready.and_then(|()| {
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    self.handle,
+                    d.product,
+                    d.w,
+                    d.x,
+                    d.out,
+                    d.out,
+                    preference,
+                    TRIED as i32,
+                    found.as_mut_ptr(),
+                    &mut count,
+                )
+                .result()
             });
             result::destroy_matmul_pref(preference)?;
-            chosen.map(|found| found.algo)
+            asked?;
+            found.set_len(count as usize);
+        }
+        let algorithms: Vec<_> = found.iter().map(|one| one.algo).collect();
+        if algorithms.is_empty() {
+            return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
+        }
+        Ok(algorithms)
+    }
+}
+
+/// The device's clock on a stream, and memory to empty its cache with.
+struct Clock {
+    stream: CUstream,
+    start: CUevent,
+    end: CUevent,
+    cold: u64,
+}
+
+impl Clock {
+    /// `None` where there is no memory for it.
+    fn new(stream: CUstream) -> Option<Self> {
+        let timed = CUevent_flags::CU_EVENT_DEFAULT;
+        let (start, end) = (driver::event::create(timed).ok()?, driver::event::create(timed).ok()?);
+        // SAFETY: freed in the order of the stream by `drop`.
+        let cold = unsafe { driver::malloc_async(stream, COLD) }.ok()?;
+        Some(Self { stream, start, end, cold })
+    }
+
+    /// Milliseconds of the quickest of some runs; `None` if one failed.
+    fn least(&self, run: impl Fn() -> Option<()>) -> Option<f32> {
+        let once = || {
+            // SAFETY: live events and stream, as much memory as is written.
+            unsafe {
+                driver::memset_d8_async(self.cold, 0, COLD, self.stream).ok()?;
+                driver::event::record(self.start, self.stream).ok()?;
+                run()?;
+                driver::event::record(self.end, self.stream).ok()?;
+                driver::event::synchronize(self.end).ok()?;
+                driver::event::elapsed(self.start, self.end).ok()
+            }
+        };
+        let times: Option<Vec<f32>> = (0..TRIES).map(|_| once()).collect();
+        times?.into_iter().reduce(f32::min)
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed here alone.
+        unsafe {
+            let _ = driver::free_async(self.cold, self.stream);
+            let _ = driver::event::destroy(self.start);
+            let _ = driver::event::destroy(self.end);
         }
     }
 }

@@ -8,6 +8,7 @@ use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 /// bf16 products and asynchronous copies came with 8.0.
@@ -57,8 +58,8 @@ impl From<DriverError> for OpenError {
 impl Cuda {
     /// Opens a device of this machine.
     pub fn open(ordinal: usize, options: Options) -> Result<Self, OpenError> {
-        let deterministic = options.deterministic;
-        Ok(Self::on(Arc::new(Gpu::open(ordinal, options.cache)?), deterministic))
+        let Options { deterministic, cache, graphs } = options;
+        Ok(Self::on(Arc::new(Gpu::open(ordinal, cache)?), deterministic, graphs))
     }
 }
 
@@ -91,6 +92,7 @@ impl Gpu {
             compiler: Compiler::new((major, minor), cache),
             functions: Mutex::new(HashMap::new()),
             gemm: Mutex::new(gemm),
+            moves: AtomicU64::new(0),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! How likely a token was.
 
-use super::scan::{exp, largest, sum_by};
+use octavo_backend::choice::{exp, largest, sum_by};
 
 /// How likely the model found a token, and what it found likeliest.
 #[derive(Clone, Debug, PartialEq)]

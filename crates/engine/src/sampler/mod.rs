@@ -4,11 +4,10 @@
 //! position is computed from the seed, the choice and the position, so that neither neighbours in the batch nor a
 //! preemption changes what a request says.
 
-mod draw;
 mod logprobs;
 mod mask;
 mod params;
-mod scan;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +15,7 @@ pub use logprobs::{TokenLogprobs, logprobs_of};
 pub use mask::{NothingAllowed, TokenMask};
 pub use params::{MAX_LOGPROBS, SamplingError, SamplingParams};
 
+use octavo_backend::Choice;
 use std::collections::{HashMap, HashSet};
 
 /// A chosen token.
@@ -41,14 +41,14 @@ impl Sampler {
         params.validate()?;
         let repeats = params.repetition_penalty != 1.0;
         let in_prompt = if repeats { prompt.iter().copied().collect() } else { HashSet::new() };
-        let stream = draw::stream(params.seed, 0);
+        let stream = stream::stream(params.seed, 0);
         Ok(Self { params, stream, in_prompt, generated: HashMap::new() })
     }
 
     /// A sampler that goes on from here with the random stream of another choice of the same request. Choice 0 has
     /// the stream that [`Sampler::new`] gives.
     pub fn fork(&self, choice: u32) -> Self {
-        Self { stream: draw::stream(self.params.seed, choice), ..self.clone() }
+        Self { stream: stream::stream(self.params.seed, choice), ..self.clone() }
     }
 
     pub fn params(&self) -> &SamplingParams {
@@ -75,6 +75,22 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
+    /// How the token at `position` is chosen once the logits are what they should be.
+    fn choice(&self, position: u32) -> Choice {
+        let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
+        let top_k = u32::try_from(top_k).unwrap_or(u32::MAX);
+        Choice { uniform: stream::uniform(self.stream, position), temperature, top_k, top_p, min_p }
+    }
+
+    /// The same for a device that has nothing but the model's logits; `None` where that is not enough, or where more
+    /// than the token is asked for.
+    pub fn choice_from_raw(&self, position: u32) -> Option<Choice> {
+        let params = &self.params;
+        let changed = !params.logit_bias.is_empty() || params.counts_generated();
+        let choice = self.choice(position);
+        (!changed && params.logprobs.is_none()).then_some(choice)
+    }
+
     fn changes_logits(&self, mask: Option<&TokenMask>) -> bool {
         let params = &self.params;
         let biased = !params.logit_bias.is_empty() || params.counts_generated();
@@ -91,11 +107,7 @@ impl Sampler {
         if let Some(mask) = mask {
             mask.apply(logits);
         }
-        let token = if self.params.temperature == 0.0 {
-            scan::likeliest(logits)
-        } else {
-            draw::draw(&self.params, logits, draw::uniform(self.stream, position))
-        };
+        let token = self.choice(position).of(logits);
         match mask {
             // The model rules out, or gives no number for, whatever is allowed: allowed is what counts.
             Some(mask) if !mask.allows(token) => {

@@ -1,6 +1,5 @@
-use super::draw::keep_likeliest;
-use super::scan::{exp, largest, likeliest};
 use super::*;
+use octavo_backend::choice::{exp, keep_likeliest, largest, likeliest};
 use proptest::prelude::*;
 
 fn sampled(params: SamplingParams, logits: &[f32], draws: u32) -> Vec<u32> {

@@ -114,10 +114,13 @@ impl PageRunner {
         }
     }
 
-    /// The hash of what is read at every row whose logits are wanted.
+    /// The hash of what is read at every row whose logits are wanted. Where a token is wanted, this device chooses it
+    /// in every other step.
     fn read(&mut self, batch: &Batch, logits: &mut Logits) {
         let tables = batch.tables();
         let mut wanted = batch.wanted().iter().peekable();
+        let mut choices = batch.choices().iter();
+        let chooses = self.log.0.lock().unwrap().len().is_multiple_of(2);
         for (span, table) in batch.rows().spans.iter().zip(&tables[0]) {
             let rows = span.first_row as u32..(span.first_row + span.rows) as u32;
             let mut state = SEED;
@@ -128,7 +131,10 @@ impl PageRunner {
                     state = mix(state, *self.slot(table.pages, position));
                     position += 1;
                 }
-                logits.push(&distribution(state));
+                match choices.next().expect("one a wanted row") {
+                    Some(choice) if chooses => logits.push_token(choice.of(&mut distribution(state))),
+                    _ => logits.push(&distribution(state)),
+                }
             }
         }
     }

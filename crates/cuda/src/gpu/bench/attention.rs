@@ -125,7 +125,7 @@ impl Bench {
         })
     }
 
-    fn fill_arena(&self, arena: &CudaArena, pages: usize) -> Result<(), BackendError> {
+    pub(super) fn fill_arena(&self, arena: &CudaArena, pages: usize) -> Result<(), BackendError> {
         let layout = arena.layout();
         let bytes = layout.page_bytes() * pages;
         // A scale of 2⁻⁸ for fp8; for int8 2⁻⁷ and a zero point of -1.

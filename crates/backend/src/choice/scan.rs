@@ -9,7 +9,7 @@ const LANES: usize = 16;
 const FEW: usize = 1024;
 
 /// The token with the largest logit, the first of equals. NaN is never chosen if there is anything else.
-pub(super) fn likeliest(logits: &[f32]) -> u32 {
+pub fn likeliest(logits: &[f32]) -> u32 {
     let (mut max, mut at) = (f32::NEG_INFINITY, 0);
     for (index, block) in logits.chunks(BLOCK).enumerate() {
         let largest = max_of(block);
@@ -37,7 +37,7 @@ fn max_of(block: &[f32]) -> f32 {
 }
 
 /// The `k` largest values above `floor` with their tokens, largest first, of equals the lower token.
-pub(super) fn largest(values: &[f32], k: usize, floor: f32) -> Vec<(f32, u32)> {
+pub fn largest(values: &[f32], k: usize, floor: f32) -> Vec<(f32, u32)> {
     if k > FEW {
         return largest_of_many(values, k, floor);
     }
@@ -73,7 +73,7 @@ fn largest_of_many(values: &[f32], k: usize, floor: f32) -> Vec<(f32, u32)> {
 }
 
 /// The sum of `f` over all values, in an order that depends on their number alone.
-pub(super) fn sum_by(values: &[f32], f: impl Fn(f32) -> f32) -> f64 {
+pub fn sum_by(values: &[f32], f: impl Fn(f32) -> f32) -> f64 {
     let mut sum = 0.0;
     let mut block = [0.0; BLOCK];
     for values in values.chunks(BLOCK) {
@@ -96,7 +96,8 @@ pub(super) fn sum_by(values: &[f32], f: impl Fn(f32) -> f32) -> f64 {
 
 /// e to the power of `x`, for `x` at most 0: within two units in the last place, 0 below -87 and for NaN. The
 /// library's is a call for each value; this one vectorises.
-pub(super) fn exp(x: f32) -> f32 {
+#[inline]
+pub fn exp(x: f32) -> f32 {
     // Adding it rounds to an integer, which then stands in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = x * std::f32::consts::LOG2_E + ROUND;

@@ -1,6 +1,6 @@
 //! A token by chance.
 
-use super::params::SamplingParams;
+use super::Choice;
 use super::scan::{exp, largest, likeliest, sum_by};
 
 /// Weights added up before looking closer.
@@ -8,14 +8,14 @@ const BLOCK: usize = 256;
 /// How many of the likeliest to look at for `top_p`, until they are enough: few tokens carry nearly all the weight.
 const FRONTS: [usize; 3] = [32, 512, usize::MAX];
 
-/// Draws by `uniform`, a number in [0, 1). `logits` becomes weights.
-pub(super) fn draw(params: &SamplingParams, logits: &mut [f32], uniform: f64) -> u32 {
+/// Draws by `uniform`. `logits` becomes weights.
+pub(super) fn draw(choice: &Choice, logits: &mut [f32]) -> u32 {
     let most = likeliest(logits);
-    weigh(logits, logits[most as usize], params.temperature, params.min_p);
-    let token = if params.top_k == 0 && params.top_p >= 1.0 {
-        pick_of_all(logits, uniform)
+    weigh(logits, logits[most as usize], choice.temperature, choice.min_p);
+    let token = if choice.keeps_all() {
+        pick_of_all(logits, choice.uniform)
     } else {
-        pick(&keep_likeliest(logits, params.top_k, params.top_p), uniform)
+        pick(&keep_likeliest(logits, choice.top_k as usize, choice.top_p), choice.uniform)
     };
     token.unwrap_or(most) // every logit is NaN or minus infinity
 }
@@ -68,7 +68,7 @@ fn total(kept: &[(f32, u32)]) -> f64 {
 }
 
 /// The `top_k` heaviest in order, cut where their share reaches `top_p`.
-pub(super) fn keep_likeliest(weights: &[f32], top_k: usize, top_p: f32) -> Vec<(f32, u32)> {
+pub fn keep_likeliest(weights: &[f32], top_k: usize, top_p: f32) -> Vec<(f32, u32)> {
     if top_k > 0 {
         let mut kept = largest(weights, top_k, 0.0);
         let enough = total(&kept) * f64::from(top_p);
@@ -95,22 +95,4 @@ fn cut(kept: &mut Vec<(f32, u32)>, enough: f64) -> bool {
     });
     kept.truncate(reached.map_or(kept.len(), |at| at + 1));
     reached.is_some()
-}
-
-/// The random stream of choice `choice` of a request. The first choice has the seed's own.
-pub(super) fn stream(seed: u64, choice: u32) -> u64 {
-    if choice == 0 { seed } else { mix(mix(seed) ^ u64::from(choice)) }
-}
-
-/// A number in [0, 1) that depends on the stream and the position alone.
-pub(super) fn uniform(stream: u64, position: u32) -> f64 {
-    // SplitMix64, keyed by stream and counted by position.
-    let z = mix(stream ^ u64::from(position).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    (z >> 11) as f64 / (1u64 << 53) as f64
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }

@@ -1,0 +1,94 @@
+// From parts of a sequence to results, in one order. COLUMNS is how many a part has room for.
+#include "work.cuh"
+
+// Parts that one block merges, all loaded at once; more are merged in two steps, groups of so many and then those. A
+// constant, so that a result does not depend on how many threads there are for it.
+#define GROUP 16
+
+// The factor of something whose largest score is `one` where the largest of all is `all`.
+FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
+
+FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, float sum, float weight) {
+    const u64 row = item.row + column / a.group, heads = a.group * a.kv_heads;
+    const u64 at = (row * heads + head * a.group + column % a.group) * HEAD_DIM + dim;
+    store(a.out, a.out_precision, at, sum / weight);
+}
+
+// Sums of four dimensions and their weight, relative to the largest score.
+struct Sum {
+    float largest, weight, x[4];
+};
+
+// Adds up to GROUP parts: of `count` from place `first`, `step` apart.
+FN void add_parts(Sum& s, const Args& a, u64 first, u64 step, int count, int dim) {
+    Four x[GROUP];
+    float largest[GROUP], weight[GROUP], all = s.largest;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        const u64 p = first + (i < count ? i : 0) * step;
+        x[i] = load_fresh4(a.sums + p * HEAD_DIM + dim);
+        largest[i] = i < count ? load_fresh(a.weights + 2 * p) : -INFINITE;
+        weight[i] = load_fresh(a.weights + 2 * p + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) all = fmaxf(all, largest[i]);
+    const float before = factor_of(s.largest, all);
+    s.largest = all, s.weight *= before;
+#pragma unroll
+    for (int i = 0; i < 4; i++) s.x[i] *= before;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        const float factor = factor_of(largest[i], all);
+        s.weight = fmaf(factor, weight[i], s.weight);
+        s.x[0] = fmaf(factor, as_float(x[i].x), s.x[0]), s.x[1] = fmaf(factor, as_float(x[i].y), s.x[1]);
+        s.x[2] = fmaf(factor, as_float(x[i].z), s.x[2]), s.x[3] = fmaf(factor, as_float(x[i].w), s.x[3]);
+    }
+}
+
+// Where the columns of a part lie in `sums`.
+FN u64 place_of_part(const Args& a, u32 head, int part) { return ((u64)part * a.kv_heads + head) * COLUMNS; }
+
+// Merges `count` parts from number `first` into part `into`, or into the results if that is below 0.
+FN void merge_range(const Args& a, const Item& item, u32 head, int first, int count, int into) {
+    const int all = item.rows * a.group * HEAD_DIM / 4;
+    for (int at = thread_id(); at < all; at += WARPS * 32) {
+        const int column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
+        Sum sum = {-INFINITE, 0.f, {0.f, 0.f, 0.f, 0.f}};
+        for (int part = 0; part < count; part += GROUP)
+            add_parts(sum, a, place_of_part(a, head, first + part) + column, (u64)a.kv_heads * COLUMNS, count - part, dim);
+        if (into < 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) write_out(a, item, head, column, dim + i, sum.x[i], sum.weight);
+            continue;
+        }
+        const u64 to = place_of_part(a, head, into) + column;
+        *(Four*)(a.sums + to * HEAD_DIM + dim) = {as_bits(sum.x[0]), as_bits(sum.x[1]), as_bits(sum.x[2]), as_bits(sum.x[3])};
+        if (dim == 0) a.weights[2 * to] = sum.largest, a.weights[2 * to + 1] = sum.weight;
+    }
+}
+
+// Whether this block is the last of `count` to come here; what the others wrote before is then seen.
+FN bool is_last(const Args& a, u32 head, int counter, int count) {
+    SHARED u32 arrived;
+    u32* at = a.counters + (u64)counter * a.kv_heads + head;
+    sync_block();
+    if (thread_id() == 0) {
+        arrived = atomic_add_ordered(at, 1);
+        if (arrived + 1 == (u32)count) *at = 0;
+    }
+    sync_block();
+    return arrived + 1 == (u32)count;
+}
+
+// The blocks that finish last merge: of a group its parts, of all the groups.
+FN void merge_parts(const Args& a, const Item& item, u32 head) {
+    const int groups = (item.parts + GROUP - 1) / GROUP, merged = item.first_part + item.parts;
+    if (groups == 1) {
+        if (is_last(a, head, item.counter, item.parts)) merge_range(a, item, head, item.first_part, item.parts, -1);
+        return;
+    }
+    const int group = item.part / GROUP, left = item.parts - group * GROUP, count = left < GROUP ? left : GROUP;
+    if (!is_last(a, head, item.counter + group, count)) return;
+    merge_range(a, item, head, item.first_part + group * GROUP, count, merged + group);
+    if (is_last(a, head, item.counter + groups, groups)) merge_range(a, item, head, merged, groups, -1);
+}

@@ -1,0 +1,387 @@
+//! Decode steps that are recorded once and replayed.
+//!
+//! A step in which every sequence has one row and gets one token is filled up to the next of a ladder of sizes.
+//! The first of a kind runs twice: launched, which compiles and allocates whatever it needs and notes which inputs its
+//! operations ask for, and then recorded, with those inputs at fixed places of the [`Stage`]. Later steps of that kind
+//! write their inputs into the stage, copy it, and replay. A recording holds addresses: when anything it may use has
+//! moved it is dropped.
+
+use crate::arena::CudaArena;
+use crate::backend::Cuda;
+use crate::batch::Tables;
+use crate::choose::{PlainChoice, plain};
+use crate::device::Recorded;
+use crate::memory::{Memory, Plain};
+use crate::plan::{Item, Plan, PlanKey, Shape};
+use crate::stage::{Place, Stage, Writer, places};
+use octavo_backend::{BackendError, Choice, Pass, Step, TableView};
+
+/// Rows of recorded steps: these, then multiples of the last step up to [`LARGEST`].
+const SMALL: [usize; 7] = [1, 2, 4, 8, 16, 24, 32];
+const EVERY: usize = 16;
+const LARGEST: usize = 256;
+/// Where a row that fills a step up is stored: as in `cu/rotate.cu`.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// The size that a step of so many rows is filled up to; `None` where it is not recorded.
+pub(crate) fn rung(rows: usize) -> Option<usize> {
+    let small = SMALL.into_iter().find(|size| *size >= rows);
+    small.or(Some(rows.next_multiple_of(EVERY))).filter(|size| rows > 0 && *size <= LARGEST)
+}
+
+/// Something a recorded step reads that changes from step to step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    Tokens,
+    Positions,
+    Choices,
+    /// The pages of all layer groups, one after another.
+    Pages,
+    /// Of a layer group.
+    Slots(usize),
+    /// Of attention over a layer group.
+    Work(usize, PlanKey),
+}
+
+impl Need {
+    /// Whether it grows with the sequences.
+    fn grows(self) -> bool {
+        matches!(self, Self::Pages | Self::Work(..))
+    }
+}
+
+/// What a recording is good for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Kind {
+    model: u64,
+    arena: u64,
+    rows: usize,
+    /// Of each attention, in the order of [`Known::plans`]; they depend on the lengths.
+    shapes: Vec<Shape>,
+}
+
+#[derive(Debug)]
+struct Recording {
+    kind: Kind,
+    inputs: Vec<(Need, Place)>,
+    /// Of all inputs.
+    bytes: usize,
+    replay: Box<dyn Recorded>,
+}
+
+/// What a model's layers ask for, noted when it first ran.
+#[derive(Debug)]
+struct Known {
+    model: u64,
+    plans: Vec<(usize, PlanKey)>,
+}
+
+/// The step whose operations are being called.
+#[derive(Debug)]
+struct Current {
+    kind: Kind,
+    /// Addresses by which an operation's tables are told apart.
+    groups: Vec<usize>,
+    /// With their bytes, in the order in which they were first asked for.
+    needs: Vec<(Need, usize)>,
+    /// Once it is recorded.
+    inputs: Option<Vec<(Need, Place)>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// Every step is launched operation by operation.
+    off: bool,
+    stage: Stage,
+    recordings: Vec<Recording>,
+    known: Vec<Known>,
+    current: Option<Current>,
+    /// How often something that recordings use had moved when they were made.
+    moves: u64,
+    replays: u64,
+    /// The recording that was replayed last.
+    last: Option<usize>,
+}
+
+/// An input of an operation on the device.
+pub(crate) struct Input {
+    pub(crate) address: u64,
+    pub(crate) count: usize,
+    _own: Option<Memory>,
+}
+
+/// The step as the host sees it, worked out for the device.
+struct Worked {
+    kind: Kind,
+    tables: Vec<Tables>,
+    plans: Vec<((usize, PlanKey), Plan)>,
+}
+
+impl Steps {
+    pub(crate) fn new(graphs: bool) -> Self {
+        Self { off: !graphs, ..Self::default() }
+    }
+
+    /// The device has done everything that was asked before.
+    pub(crate) fn waited(&mut self) {
+        self.stage.in_flight = false;
+    }
+
+    pub(crate) fn replays(&self) -> (u64, usize) {
+        let last = self.last.and_then(|last| self.recordings.get(last));
+        (self.replays, last.map_or(0, |recording| recording.replay.kernels()))
+    }
+
+    /// Drops the recordings.
+    pub(crate) fn forget(&mut self) {
+        self.recordings.clear();
+        self.last = None;
+    }
+
+    /// What was replayed last, once more.
+    pub(crate) fn replay_again(&self) -> Result<(), BackendError> {
+        let last = self.last.and_then(|last| self.recordings.get(last));
+        last.map_or(Ok(()), |recording| recording.replay.replay())
+    }
+
+    fn plans_of(&self, model: u64) -> Option<&[(usize, PlanKey)]> {
+        self.known.iter().find(|known| known.model == model).map(|known| &known.plans[..])
+    }
+}
+
+impl Cuda {
+    /// Rows of the buffers of the step under way that has `rows` of its own.
+    pub(crate) fn padded(&self, rows: usize) -> usize {
+        self.steps.borrow().current.as_ref().map_or(rows, |current| current.kind.rows)
+    }
+
+    /// An operation reads so many bytes of this. Where the step is being recorded: the address at which they will be.
+    pub(crate) fn staged(&self, need: Need, bytes: usize) -> Option<u64> {
+        let mut steps = self.steps.borrow_mut();
+        let Steps { stage, current, .. } = &mut *steps;
+        let current = current.as_mut()?;
+        if let Some(inputs) = &current.inputs {
+            let (_, place) = inputs.iter().find(|(other, _)| *other == need).expect("asked for before");
+            return Some(stage.address(*place));
+        }
+        if !current.needs.iter().any(|(other, _)| *other == need) {
+            current.needs.push((need, bytes));
+        }
+        None
+    }
+
+    /// Where an operation finds `values`, which are all rows' where the step is recorded.
+    pub(crate) fn input<T: Plain>(
+        &self,
+        need: Need,
+        rows: usize,
+        values: &[T],
+    ) -> Result<Input, BackendError> {
+        match self.staged(need, rows * size_of::<T>()) {
+            Some(address) => Ok(Input { address, count: rows, _own: None }),
+            None => {
+                let own = Memory::of(&self.device, values)?;
+                Ok(Input { address: own.address(), count: values.len(), _own: Some(own) })
+            }
+        }
+    }
+
+    /// The same for attention, whose launch depends on the lengths.
+    pub(crate) fn staged_work(&self, group: Option<usize>, key: PlanKey, plan: &Plan) -> Option<u64> {
+        let [launch] = &plan.launches[..] else { return None };
+        let need = Need::Work(group?, key);
+        let mut steps = self.steps.borrow_mut();
+        if let Some(current) = steps.current.as_mut().filter(|current| current.inputs.is_none())
+            && !current.needs.iter().any(|(other, _)| *other == need)
+        {
+            current.kind.shapes.push(launch.shape);
+        }
+        drop(steps);
+        self.staged(need, size_of_val(&launch.items[..]))
+    }
+
+    /// The layer group of the step under way that has these tables.
+    pub(crate) fn group_of(&self, tables: &[TableView<'_>]) -> Option<usize> {
+        let steps = self.steps.borrow();
+        steps.current.as_ref()?.groups.iter().position(|group| *group == tables.as_ptr().addr())
+    }
+
+    /// How many rows a step is filled up to, if it is one that is recorded.
+    pub(crate) fn recorded_rows(&self, step: &Step<'_, CudaArena>) -> Option<usize> {
+        let decodes = step.rows.spans.iter().all(|span| span.rows == 1);
+        let one_token_each = step.choices.len() == step.rows.tokens.len();
+        rung(step.rows.tokens.len()).filter(|_| decodes && one_token_each && !self.steps.borrow().off)
+    }
+
+    pub(crate) fn begin_step(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {
+        self.steps.borrow_mut().current = None;
+        let Some(rows) = self.recorded_rows(step) else { return Ok(Pass::Run) };
+        self.drop_stale()?;
+        if self.replay(step, rows)? {
+            return Ok(Pass::Done);
+        }
+        let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes: Vec::new() };
+        let groups = step.tables.iter().map(|tables| tables.as_ptr().addr()).collect();
+        let pages =
+            step.tables.iter().flat_map(|tables| *tables).map(|table| table.pages.len()).sum::<usize>();
+        let needs = vec![(Need::Pages, pages * size_of::<u32>())];
+        self.steps.borrow_mut().current = Some(Current { kind, groups, needs, inputs: None });
+        Ok(Pass::Run)
+    }
+
+    /// Recordings hold addresses: those made before anything moved are dropped.
+    fn drop_stale(&self) -> Result<(), BackendError> {
+        let moves = self.moves();
+        let mut steps = self.steps.borrow_mut();
+        if steps.stage.in_flight {
+            self.device.wait()?;
+            steps.waited();
+        }
+        if steps.moves != moves {
+            steps.forget();
+            steps.moves = moves;
+        }
+        Ok(())
+    }
+
+    fn moves(&self) -> u64 {
+        self.device.moves() + self.scratch.borrow().moves()
+    }
+
+    /// Whether there was a recording.
+    fn replay(&self, step: &Step<'_, CudaArena>, rows: usize) -> Result<bool, BackendError> {
+        let worked = {
+            let steps = self.steps.borrow();
+            let Some(plans) = steps.plans_of(step.model) else { return Ok(false) };
+            Worked::new(self.device.processors(), step, rows, plans)
+        };
+        for ((_, key), plan) in &worked.plans {
+            self.scratch.borrow_mut().reserve(&self.device, plan.room(key.kv_heads, key.head_dim))?;
+        }
+        self.drop_stale()?;
+        let mut steps = self.steps.borrow_mut();
+        let Some(at) = steps.recordings.iter().position(|recording| recording.kind == worked.kind) else {
+            return Ok(false);
+        };
+        let Steps { stage, recordings, replays, last, .. } = &mut *steps;
+        let recording = &recordings[at];
+        if recording.inputs.iter().any(|(need, place)| worked.bytes(*need) > place.capacity) {
+            recordings.remove(at);
+            *last = None;
+            return Ok(false);
+        }
+        for (need, place) in &recording.inputs {
+            worked.write(*need, step, &mut stage.at(*place));
+        }
+        stage.send(&*self.device, recording.bytes)?;
+        recording.replay.replay()?;
+        *replays += 1;
+        *last = Some(at);
+        Ok(true)
+    }
+
+    pub(crate) fn end_pass(&self, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        let Some(mut current) = self.steps.borrow_mut().current.take() else {
+            return ran.map(|()| Pass::Done);
+        };
+        if current.inputs.is_some() {
+            return self.keep(current, ran);
+        }
+        ran?;
+        let capacity = |(need, bytes): &(Need, usize)| if need.grows() { 2 * bytes } else { *bytes };
+        let (places, bytes) = places(current.needs.iter().map(capacity));
+        self.steps.borrow_mut().stage.reserve(&self.device, bytes)?;
+        self.drop_stale()?;
+        let needs = current.needs.iter().map(|(need, _)| *need);
+        current.inputs = Some(needs.zip(places).collect());
+        self.steps.borrow_mut().current = Some(current);
+        self.device.record()?;
+        Ok(Pass::Run)
+    }
+
+    /// What was recorded serves later steps; the results of this one were computed before.
+    fn keep(&self, current: Current, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        let recorded = self.device.recorded();
+        ran?;
+        let replay = recorded?;
+        let Current { kind, inputs, .. } = current;
+        let inputs = inputs.expect("it was recorded");
+        let bytes = inputs.iter().map(|(_, place)| place.at + place.capacity).max().unwrap_or(0);
+        let mut steps = self.steps.borrow_mut();
+        if steps.plans_of(kind.model).is_none() {
+            let plan = |(need, _): &(Need, Place)| match need {
+                Need::Work(group, key) => Some((*group, *key)),
+                _ => None,
+            };
+            steps.known.push(Known { model: kind.model, plans: inputs.iter().filter_map(plan).collect() });
+        }
+        steps.recordings.push(Recording { kind, inputs, bytes, replay });
+        Ok(Pass::Done)
+    }
+}
+
+impl Worked {
+    fn new(processors: usize, step: &Step<'_, CudaArena>, rows: usize, plans: &[(usize, PlanKey)]) -> Self {
+        let size = step.arena.layout().page_size;
+        let mut base = 0;
+        let tables = step.tables.iter().map(|tables| {
+            let worked = Tables::new(size, step.rows.spans, tables).at(base);
+            worked.check();
+            assert!(worked.end_of_pages() <= step.arena.pages(), "pages of the arena");
+            base += worked.pages().len();
+            worked
+        });
+        let tables: Vec<Tables> = tables.collect();
+        let plan =
+            |&(group, key): &(usize, PlanKey)| ((group, key), Plan::new(processors, key, &tables[group]));
+        let plans: Vec<_> = plans.iter().map(plan).collect();
+        let shapes = plans.iter().flat_map(|(_, plan)| plan.shapes());
+        let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes: shapes.collect() };
+        Self { kind, tables, plans }
+    }
+
+    fn items_of(&self, group: usize, key: PlanKey) -> &[Item] {
+        let found = self.plans.iter().find(|(of, _)| *of == (group, key));
+        &found.expect("planned above").1.launches[0].items
+    }
+
+    /// Bytes of an input.
+    fn bytes(&self, need: Need) -> usize {
+        let word = size_of::<u32>();
+        match need {
+            Need::Tokens | Need::Positions => self.kind.rows * word,
+            Need::Choices => self.kind.rows * size_of::<Choice>(),
+            Need::Pages => self.tables.iter().map(|tables| tables.pages().len()).sum::<usize>() * word,
+            Need::Slots(_) => 2 * self.kind.rows * word,
+            Need::Work(group, key) => size_of_val(self.items_of(group, key)),
+        }
+    }
+
+    /// An input as the device reads it, filled up to the recorded rows.
+    fn write(&self, need: Need, step: &Step<'_, CudaArena>, out: &mut Writer<'_>) {
+        let more = self.kind.rows - step.rows.tokens.len();
+        match need {
+            Need::Tokens => {
+                out.put(step.rows.tokens);
+                out.put(&vec![0u32; more]);
+            }
+            Need::Positions => {
+                out.put(&step.rows.spans.iter().map(|span| span.start).collect::<Vec<u32>>());
+                out.put(&vec![0u32; more]);
+            }
+            Need::Choices => {
+                out.put(&plain(step.choices));
+                out.put(&vec![PlainChoice(Choice::LIKELIEST); more]);
+            }
+            Need::Pages => self.tables.iter().for_each(|tables| out.put(tables.pages())),
+            Need::Slots(group) => {
+                out.put(&self.tables[group].slots());
+                out.put(&vec![NOWHERE; 2 * more]);
+            }
+            Need::Work(group, key) => out.put(self.items_of(group, key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

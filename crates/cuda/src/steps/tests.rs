@@ -1,0 +1,138 @@
+use super::*;
+use crate::emulated::{Emulated, emulated};
+use octavo_backend::{Backend, Choice, PageLayout, Rows, Span, WeightFormat};
+use octavo_model::{Model, ModelConfig, Weights};
+use octavo_types::{KvDtype, PageId, PageSize, Pages};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[test]
+fn a_step_is_filled_up_to_the_next_rung() {
+    let found = [1, 2, 3, 5, 16, 17, 25, 33, 49, 255, 256].map(|rows| rung(rows).unwrap());
+    assert_eq!(found, [1, 2, 4, 8, 16, 24, 32, 48, 64, 256, 256]);
+    assert_eq!([rung(0), rung(257)], [None, None]);
+}
+
+/// A fixture's model, and sequences of it that have all the pages they will need.
+struct World {
+    cuda: Cuda,
+    model: Model<Cuda>,
+    arena: CudaArena,
+    groups: usize,
+    sequences: Vec<Vec<u32>>,
+}
+
+const PAGES_EACH: u32 = 6;
+const PAGE: u32 = 16;
+
+impl World {
+    fn new(cuda: Cuda, name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
+        let config = ModelConfig::from_dir(&folder).unwrap();
+        let spec = config.kv_spec(KvDtype::F16, PageSize::new(PAGE).unwrap(), None).unwrap();
+        let weights = Weights::open(&folder).unwrap();
+        let model = Model::load(&cuda, config, &spec, &weights, WeightFormat::AsStored, &mut |_| {}).unwrap();
+        let groups = spec.groups().len();
+        let pages = Pages(5 * PAGES_EACH * groups as u32);
+        let arena = cuda.arena(PageLayout::new(&spec), pages).unwrap();
+        // Where nothing was stored is nothing but zeros: a page read by mistake changes results all the same.
+        let sequences = [3, 20, 40].map(|len| (0..len).map(|i| i * 7 % 50 + 1).collect()).to_vec();
+        Self { cuda, model, arena, groups, sequences }
+    }
+
+    /// The last `rows` tokens of each of the `who`; the tokens and the logits of each.
+    fn step(&mut self, who: &[usize], rows: impl Fn(usize) -> usize) -> Vec<(Option<u32>, Vec<f32>)> {
+        let (mut tokens, mut spans, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for &at in who {
+            let own = &self.sequences[at];
+            let (first_row, rows) = (tokens.len(), rows(own.len()));
+            spans.push(Span { first_row, rows, start: (own.len() - rows) as u32 });
+            tokens.extend_from_slice(&own[own.len() - rows..]);
+            wanted.push(tokens.len() as u32 - 1);
+        }
+        // Neighbours in a sequence are not neighbours in the arena.
+        let pages = |at: usize, group: usize| {
+            let first = ((at * self.groups + group) as u32 + 1) * PAGES_EACH;
+            (0..PAGES_EACH).map(|i| PageId(first - 1 - i)).collect::<Vec<_>>()
+        };
+        let pages: Vec<Vec<Vec<PageId>>> =
+            (0..self.groups).map(|group| who.iter().map(|at| pages(*at, group)).collect()).collect();
+        let tables: Vec<Vec<TableView<'_>>> = pages
+            .iter()
+            .map(|group| group.iter().map(|pages| TableView { first: 0, pages }).collect())
+            .collect();
+        let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
+        let choices: Vec<Choice> = who
+            .iter()
+            .map(|&at| Choice { uniform: 0.37, temperature: at as f32 * 0.6, ..Choice::LIKELIEST })
+            .collect();
+        let rows = Rows { tokens: &tokens, spans: &spans };
+        let Self { cuda, model, arena, .. } = self;
+        let out = model.forward_and_choose(cuda, rows, &tables, arena, &wanted, &choices).unwrap();
+        let chosen = cuda.chosen(who.len()).unwrap();
+        let logits = |row| {
+            let mut logits = Vec::new();
+            cuda.read_row(out, row, &mut logits).unwrap();
+            logits
+        };
+        chosen.into_iter().enumerate().map(|(row, token)| (token, logits(row))).collect()
+    }
+
+    /// Reads the prompts, then decodes with as many sequences as each number says.
+    fn run(&mut self, batches: &[usize]) -> Vec<(Option<u32>, Vec<f32>)> {
+        let mut all = self.step(&[0, 1, 2], |len| len);
+        let mut now = all.clone();
+        for &batch in batches {
+            for (sequence, (token, _)) in self.sequences.iter_mut().zip(&now) {
+                sequence.push(token.expect("a token") % 50);
+            }
+            let who: Vec<usize> = (0..batch).collect();
+            now = self.step(&who, |_| 1);
+            all.extend(now.clone());
+        }
+        all
+    }
+}
+
+fn launched() -> Cuda {
+    Cuda::on(Arc::new(Emulated::default()), true, false)
+}
+
+/// Three sequences in a step for four, then two, three again, and one.
+const BATCHES: [usize; 7] = [3, 3, 2, 2, 3, 1, 1];
+
+#[test]
+fn a_replayed_step_has_the_bits_of_one_that_is_launched() {
+    for name in ["qwen3-gqa", "gemma3-gqa"] {
+        let mut replayed = World::new(emulated(true), name);
+        let found = replayed.run(&BATCHES);
+        assert_eq!(replayed.cuda.replays().0, 4, "all but the first of each size");
+        assert!(found == World::new(launched(), name).run(&BATCHES), "{name}");
+    }
+}
+
+#[test]
+fn recordings_end_when_what_they_use_moves() {
+    let mut world = World::new(emulated(true), "llama-gqa");
+    world.run(&[3, 3]);
+    let before = world.cuda.replays().0;
+    // Thirty rows more than the buffers had: they move.
+    world.sequences[0].extend(1..=70);
+    world.run(&[3, 3]);
+    assert_eq!(world.cuda.replays().0, before + 1);
+}
+
+#[test]
+fn another_arena_is_not_what_a_recording_knows() {
+    let mut world = World::new(emulated(true), "llama-gqa");
+    world.run(&[3, 3]);
+    let before = world.cuda.replays().0;
+    let layout = *world.arena.layout();
+    let other = world.cuda.arena(layout, Pages(world.arena.pages() as u32)).unwrap();
+    let _old = std::mem::replace(&mut world.arena, other);
+    let mut anew = World::new(launched(), "llama-gqa");
+    let rest = world.sequences.clone();
+    anew.sequences = rest;
+    assert!(world.run(&[3]) == anew.run(&[3]));
+    assert_eq!(world.cuda.replays().0, before);
+}
