@@ -14,6 +14,7 @@ use std::time::Duration;
 #[derive(FromPyObject)]
 pub(crate) struct Raw {
     device: String,
+    deterministic: bool,
     threads: Option<usize>,
     weights: String,
     kv_backend: String,
@@ -46,6 +47,7 @@ impl Raw {
         Ok(Options {
             source,
             device: self.device.parse().map_err(value)?,
+            deterministic: self.deterministic,
             kernel_cache: hub.user_caches().map(Path::to_owned),
             threads: threads.transpose()?,
             weights: match self.weights.as_str() {

@@ -41,6 +41,8 @@ class EngineOptions:
 
     device: str = "auto"
     """auto (a GPU if there is one that can), cpu, cuda or cuda:N."""
+    deterministic: bool = False
+    """On a GPU, too, no bit of a result depends on what else is in the batch; on the CPU none ever does."""
     threads: int | None = None
     """Threads to compute with on the CPU; one a core unless given."""
     weights: str = "stored"
