@@ -273,3 +273,6 @@ fn check_rows(rows: Rows<'_>) {
     }
     assert_eq!(next, rows.tokens.len(), "spans cover the rows");
 }
+
+#[cfg(test)]
+mod tests;
