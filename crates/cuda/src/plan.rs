@@ -125,7 +125,11 @@ impl PlanKey {
             min_blocks: 1,
             staggered: !quantised,
         };
-        self.tuning.chunk.unwrap_or(usual)
+        let mut options = self.tuning.chunk.unwrap_or(usual);
+        while options.stages > 2 && self.shared_bytes(&Program::Chunk(options), 0) + RESERVED > SHARED {
+            options.stages -= 1;
+        }
+        options
     }
 
     /// Tiles of a part of a chunk: all, unless there are fewer blocks than the device has room for.
@@ -625,5 +629,26 @@ mod tests {
         let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
         assert_eq!(shapes(300), shapes(1500));
         assert_ne!(plan(300).launches[0].items, plan(1500).launches[0].items);
+    }
+
+    /// Every head, group, precision and mode, for rows of all kinds: a launch that asks for more fails.
+    #[test]
+    fn no_block_asks_for_more_shared_memory_than_there_is() {
+        let pages: Vec<PageId> = (0..64).map(PageId).collect();
+        for (head_dim, element_bytes) in (1..=16).flat_map(|n| [1, 2, 4].map(|bytes| (16 * n, bytes))) {
+            for (group, deterministic) in (1..=16).flat_map(|group| [(group, false), (group, true)]) {
+                for (rows, batch) in [(1, 1), (1, 40), (1, 256), (2, 1), (9, 3), (300, 1)] {
+                    let (window, kv_heads, tuning) = (0, 2, Tuning::default());
+                    let key =
+                        PlanKey { window, kv_heads, group, head_dim, element_bytes, deterministic, tuning };
+                    let span = |i| Span { first_row: i * rows, rows, start: 500 };
+                    let spans: Vec<Span> = (0..batch).map(span).collect();
+                    let tables = vec![TableView { first: 0, pages: &pages }; batch];
+                    for shape in Plan::new(132, key, &Tables::new(16, &spans, &tables)).shapes() {
+                        assert!(shape.shared <= SHARED, "{shape:?} of {key:?}");
+                    }
+                }
+            }
+        }
     }
 }
