@@ -119,9 +119,13 @@ impl Bench {
     pub fn product(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
         self.product_by(rows, outputs, cols, &|product| {
             // SAFETY: `product_by` allocates for these shapes.
-            let taken = unsafe { self.gpu.multiply(product, None)? };
-            assert!(taken, "the library takes [{rows}, {cols}] by {outputs}");
-            Ok(())
+            match unsafe { self.gpu.multiply(product, None)? } {
+                true => Ok(()),
+                false => Err(BackendError::Unsupported {
+                    what: format!("a product of {rows} rows and {cols} columns with {outputs} outputs"),
+                    instead: "multiples of 8 are".into(),
+                }),
+            }
         })
     }
 

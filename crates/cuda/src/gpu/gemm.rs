@@ -36,6 +36,8 @@ struct Shape {
     deterministic: bool,
     /// Of recorded steps, which come again and again: only those are worth the time of trying.
     recurs: bool,
+    /// Whether there is another way than the library's.
+    has_own: bool,
 }
 
 /// How products of a shape are computed.
@@ -107,7 +109,8 @@ impl Gemm {
         let rows = if p.deterministic { USUAL_ROWS } else { rounded };
         let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
         let Product { outputs, cols, precision, deterministic, .. } = p;
-        let shape = Shape { rows, outputs, cols, precision, deterministic, recurs };
+        let has_own = own.is_some();
+        let shape = Shape { rows, outputs, cols, precision, deterministic, recurs, has_own };
         let way = match self.chosen.get(&shape) {
             Some(way) => *way,
             None => {
