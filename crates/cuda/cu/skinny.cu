@@ -1,6 +1,5 @@
-// out = x * wᵀ for few rows, where reading the weights is everything. A block has 16 outputs for all rows, or 8 where
-// that leaves too few blocks; its warps take turns in cutting the columns, and read each weight once, straight into the
-// operands of the tensor cores:
+// out = x * wᵀ for few rows, where reading the weights is everything. A block has 16 outputs for all rows; its warps
+// take turns in cutting the columns, and read each weight once, straight into the operands of the tensor cores:
 //
 //   out[16 outputs][8 rows] += w[16][16] * x[16][8]
 //
@@ -9,7 +8,7 @@
 #include "number.cuh"
 
 #define WARPS 8
-#define OUTPUTS (8 * HALVES)
+#define OUTPUTS 16
 // Columns of a warp's turn, in units of the 32 that four lanes load.
 #define STEPS 4
 #define TURN (32 * STEPS)
@@ -26,8 +25,8 @@ struct Args {
 };
 
 struct Weights {
-    // Of two outputs, eight apart; of one where there are no more.
-    Four v[STEPS][HALVES];
+    // Of two outputs, eight apart.
+    Four v[STEPS][2];
 };
 
 FN Four none() { return Four{0, 0, 0, 0}; }
@@ -36,7 +35,7 @@ FN void load_weights(Weights& w, const Args& a, u32 output, u32 column) {
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
-        for (int half = 0; half < HALVES; half++) {
+        for (int half = 0; half < 2; half++) {
             const u32 o = output + 8 * half, c = column + 32 * step;
             w.v[step][half] = o < a.outputs && c < a.cols ? load_streaming(a.w + (u64)o * a.cols + c) : none();
         }
@@ -52,7 +51,7 @@ FN void add_turn(float (&sums)[TILES][4], const Weights& w, const Args& a, u32 r
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const u32 c = column + 32 * step;
-        const Four p = w.v[step][0], q = HALVES == 2 ? w.v[step][HALVES - 1] : none();
+        const Four &p = w.v[step][0], &q = w.v[step][1];
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const u32 r = row + 8 * tile;
@@ -63,7 +62,7 @@ FN void add_turn(float (&sums)[TILES][4], const Weights& w, const Args& a, u32 r
     }
 }
 
-KERNEL(skinny, Args, WARPS * 32, TILES > 4 ? 2 : 4 / HALVES) {
+KERNEL(skinny, Args, WARPS * 32, 2) {
     SHARED float shared[WARPS][OUTPUTS][TILES * 8];
     const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
     const u32 first = block_id() * OUTPUTS;
@@ -86,7 +85,7 @@ KERNEL(skinny, Args, WARPS * 32, TILES > 4 ? 2 : 4 / HALVES) {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-        for (int i = 0; i < 2 * HALVES; i++) shared[warp][g + 8 * (i >> 1)][tile * 8 + 2 * t + (i & 1)] = sums[tile][i];
+        for (int i = 0; i < 4; i++) shared[warp][g + 8 * (i >> 1)][tile * 8 + 2 * t + (i & 1)] = sums[tile][i];
     sync_block();
     for (u32 i = thread_id(); i < OUTPUTS * ROWS; i += block_threads()) {
         const u32 output = i % OUTPUTS, row = i / OUTPUTS;

@@ -7,6 +7,7 @@
 
 // Spans that are copied ahead; if STAGGERED, the one before is still in use.
 #define AHEAD (STAGES - 1 - STAGGERED)
+static_assert(AHEAD > 0, "a span would be overwritten while it is read");
 
 // Where a row of a span lies; no page: zeros.
 struct Row {

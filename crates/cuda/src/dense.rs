@@ -19,10 +19,8 @@ pub(crate) const FEW: Kernel = Kernel::new::<SkinnyArgs>("skinny").overlapping()
 
 /// The most rows for which a kernel of ours may read weights faster than the library.
 const FEW_ROWS: usize = 64;
-/// Warps of a block of `cu/skinny.cu`.
-const SKINNY_WARPS: u32 = 8;
-/// Blocks for each multiprocessor below which they are cut in half: few large ones leave some without work.
-const ENOUGH_BLOCKS: usize = 6;
+/// Outputs and warps of a block of `cu/skinny.cu`.
+const SKINNY: [usize; 2] = [16, 8];
 
 #[repr(C)]
 struct SkinnyArgs {
@@ -264,10 +262,10 @@ impl Cuda {
             precision: p.precision as i32,
             unused: 0,
         };
-        let halves = if p.outputs.div_ceil(16) < ENOUGH_BLOCKS * self.device.processors() { 1 } else { 2 };
-        let grid = Grid::new(p.outputs.div_ceil(8 * halves), 1, 32 * SKINNY_WARPS);
+        let [outputs, warps] = SKINNY;
+        let grid = Grid::new(p.outputs.div_ceil(outputs), 1, 32 * warps as u32);
         // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
-        unsafe { launch(&*self.device, FEW.with_rows(p.rows, halves), grid, &args) }
+        unsafe { launch(&*self.device, FEW.with_rows(p.rows), grid, &args) }
     }
 
     /// # Safety

@@ -12,8 +12,8 @@ pub(crate) struct Kernel {
     head: Option<HeadOptions>,
     /// May be launched before the kernel before it has ended, for which it waits itself.
     pub(crate) overlaps: bool,
-    /// Rows that a kernel for few of them has, and eights of outputs of a block.
-    rows: Option<[usize; 2]>,
+    /// Rows that a kernel for few of them has.
+    rows: Option<usize>,
     pub(crate) attention: Option<AttentionOptions>,
     chunk: Option<ChunkOptions>,
 }
@@ -73,8 +73,8 @@ impl Kernel {
         Self { overlaps: true, ..self }
     }
 
-    pub(crate) fn with_rows(self, rows: usize, halves: usize) -> Self {
-        Self { rows: Some([rows, halves]), ..self }
+    pub(crate) fn with_rows(self, rows: usize) -> Self {
+        Self { rows: Some(rows), ..self }
     }
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
@@ -109,7 +109,7 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
-        options.extend(self.rows.into_iter().flat_map(|[rows, halves]| [("ROWS", rows), ("HALVES", halves)]));
+        options.extend(self.rows.map(|rows| ("ROWS", rows)));
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),

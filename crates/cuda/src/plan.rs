@@ -117,7 +117,7 @@ impl PlanKey {
     /// By measurement: where the registers suffice, more warps.
     fn chunk(&self) -> ChunkOptions {
         let (large, quantised) = (self.head_dim > 128, self.element_bytes == 1);
-        let usual = ChunkOptions {
+        let mut usual = ChunkOptions {
             strips: 1,
             warps: if large { 8 } else { 12 },
             span: if self.head_dim * self.element_bytes.max(2) > 256 { 32 } else { 64 },
@@ -125,6 +125,12 @@ impl PlanKey {
             min_blocks: 1,
             staggered: !quantised,
         };
+        while self.shared_bytes(&Program::Chunk(usual), 0) + RESERVED > SHARED {
+            usual = match usual.stages {
+                2 => ChunkOptions { span: usual.span / 2, ..usual },
+                _ => ChunkOptions { stages: 2, staggered: false, ..usual },
+            };
+        }
         self.tuning.chunk.unwrap_or(usual)
     }
 
@@ -602,6 +608,48 @@ mod tests {
             rows.push(own);
         }
         assert_eq!(rows, [vec![0], vec![1, 2, 3, 4, 5]]);
+    }
+
+    /// Decoding, a few rows, a chunk; short and long, alone and many.
+    #[test]
+    fn no_block_asks_for_more_shared_memory_than_there_is() {
+        let pages: Vec<PageId> = (0..3000).map(PageId).collect();
+        for head_dim in (16..=256).step_by(16) {
+            for group in 1..=crate::MAX_GROUP {
+                for (element_bytes, kv_heads, deterministic, page_size) in
+                    [1, 2, 4].into_iter().flat_map(|bytes| {
+                        [
+                            (bytes, 1, false, 16),
+                            (bytes, 8, false, 16),
+                            (bytes, 2, true, 16),
+                            (bytes, 2, false, 4),
+                        ]
+                    })
+                {
+                    let tuning = Tuning::default();
+                    let key = PlanKey {
+                        window: 0,
+                        kv_heads,
+                        group,
+                        head_dim,
+                        element_bytes,
+                        deterministic,
+                        tuning,
+                    };
+                    for (batch, rows, start) in
+                        [(1, 1, 3000), (200, 1, 700), (80, 1, 9000), (3, 2, 50), (2, 300, 0)]
+                    {
+                        let span = |i| Span { first_row: i * rows, rows, start };
+                        let spans: Vec<Span> = (0..batch).map(span).collect();
+                        let tables = vec![TableView { first: 0, pages: &pages }; batch];
+                        let plan = Plan::new(132, key, &Tables::new(page_size, &spans, &tables));
+                        for shape in plan.shapes() {
+                            assert!(shape.shared + RESERVED <= SHARED, "{shape:?} of {key:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
