@@ -113,6 +113,11 @@ pub trait Backend: Send {
         ran.map(|()| Pass::Done)
     }
 
+    /// Whether the first step of a kind takes longer than those after it: something is compiled, measured or recorded.
+    fn warms_up(&self) -> bool {
+        false
+    }
+
     // Choosing, where the device does it.
     /// Whether the three operations below are there; where not, whoever runs the model chooses from the logits.
     fn chooses(&self) -> bool {

@@ -1,24 +1,27 @@
 use crate::{Arena, Buf, Level, Matrix, Norm, Pool};
 use octavo_backend::{
-    Activation, AttentionSpec, Backend, BackendError, NormSpec, PageLayout, Rows, Span, TableView, TensorRef,
-    WeightFormat,
+    Activation, AttentionSpec, Backend, BackendError, Choice, NormSpec, PageLayout, Rows, Span, TableView,
+    TensorRef, WeightFormat,
 };
 use octavo_types::{PageId, Pages, SlotId};
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// The CPU as a device: threads, and the instructions they use.
 #[derive(Debug)]
 pub struct Cpu {
     level: Level,
     pool: Pool,
+    /// By the last `choose`.
+    chosen: Mutex<Vec<u32>>,
 }
 
 impl Cpu {
     /// Panics if the machine does not have `level`.
     pub fn new(threads: NonZeroUsize, level: Level) -> Self {
         assert!(level <= Level::detect(), "this machine does not have {level:?}");
-        Self { level, pool: Pool::new(threads) }
+        Self { level, pool: Pool::new(threads), chosen: Mutex::default() }
     }
 
     pub fn level(&self) -> Level {
@@ -68,6 +71,28 @@ impl Backend for Cpu {
     fn read(&self, buf: &Buf, out: &mut Vec<f32>) -> Result<(), BackendError> {
         out.clear();
         out.extend_from_slice(buf.data());
+        Ok(())
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn choose(&self, logits: &Buf, choices: &[Choice]) -> Result<(), BackendError> {
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.resize(choices.len(), 0);
+        crate::choose(&self.pool, logits, choices, &mut chosen);
+        Ok(())
+    }
+
+    fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(chosen[..count].iter().copied().map(Some).collect())
+    }
+
+    fn read_row(&self, buf: &Buf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        out.clear();
+        out.extend_from_slice(buf.row(row));
         Ok(())
     }
 

@@ -198,6 +198,10 @@ impl Backend for Cuda {
         self.end_pass(ran)
     }
 
+    fn warms_up(&self) -> bool {
+        true
+    }
+
     fn chooses(&self) -> bool {
         true
     }

@@ -106,7 +106,7 @@ impl<B: Backend> ModelRunner<B> {
         max_len: Tokens,
         chunk: Tokens,
     ) -> Result<(), BackendError> {
-        if !self.backend.chooses() {
+        if !self.backend.warms_up() {
             return Ok(());
         }
         // Steps may be filled up.

@@ -4,15 +4,55 @@
 //! do with two multiply-adds.
 
 use super::{Kernel, PAIR, PANEL, Tile};
+use crate::Buf;
 use std::arch::x86_64::*;
 use std::mem::transmute;
+use std::ops::Range;
 
 /// Bytes of a step of a panel.
 const STEP: usize = PAIR * PANEL * 2;
 
+/// How many steps ahead activations are asked for: those of many inputs do not fit the first cache.
+const X_AHEAD: usize = 16;
+
 /// The machine has the instructions.
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512f")
+}
+
+/// Two activations in a word, the first in its lower half; a missing last one is zero. For machines that have the
+/// instructions.
+pub(super) fn pack(x: &Buf, rows: Range<usize>, packed: &mut [u32]) {
+    assert!(available() && rows.end <= x.rows() && packed.len() == rows.len() * x.cols().div_ceil(PAIR));
+    // SAFETY: asserted above.
+    unsafe { pack_pairs(x, rows, packed) }
+}
+
+/// # Safety
+/// The machine has AVX-512 F and BF16. `packed` holds a word for each pair of inputs of the rows.
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn pack_pairs(x: &Buf, rows: Range<usize>, packed: &mut [u32]) {
+    const AT_ONCE: usize = 16;
+    let height = rows.len();
+    let mut words = [0u32; AT_ONCE];
+    for (i, packed) in packed.chunks_mut(AT_ONCE * height).enumerate() {
+        let first = i * AT_ONCE * PAIR;
+        let left = x.cols() - first;
+        let here = [0, AT_ONCE].map(|at| (1u32 << left.saturating_sub(at).min(AT_ONCE)) - 1);
+        for (r, row) in rows.clone().enumerate() {
+            let from = x.row(row)[first..].as_ptr();
+            // SAFETY: only numbers of the row are read, those of the masks; the types differ in name alone.
+            unsafe {
+                let low = _mm512_maskz_loadu_ps(here[0] as u16, from);
+                let high = _mm512_maskz_loadu_ps(here[1] as u16, from.wrapping_add(AT_ONCE));
+                let pairs = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                _mm512_storeu_si512(words.as_mut_ptr().cast(), pairs);
+            }
+            for (slot, word) in packed[r..].iter_mut().step_by(height).zip(words) {
+                *slot = word;
+            }
+        }
+    }
 }
 
 pub(super) fn kernel(rows: usize, panels: usize) -> Kernel<u32> {
@@ -69,6 +109,7 @@ unsafe fn tile<const ROWS: usize, const COUNT: usize>(tile: &Tile<'_, u32>, out:
                 }
             }
             if COUNT == 1 {
+                _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD * ROWS).cast());
                 _mm_prefetch::<_MM_HINT_T1>(next.cast());
                 next = next.wrapping_add(share);
             }

@@ -148,11 +148,15 @@ impl Target {
         let kept = width.min(self.cols - column);
         assert!(rows.end <= self.rows && result.len() == rows.len() * width);
         for (row, values) in rows.zip(result.chunks_exact(width)) {
+            let (panels, rest) = values[..kept].as_chunks::<PANEL>();
             // SAFETY: row and columns lie within the output, which `Sweep::run` borrows mutably; panels are dealt
             // to one thread each, so no other writes these columns.
             unsafe {
                 let to = self.start.add(row * self.cols + column);
-                std::ptr::copy_nonoverlapping(values.as_ptr(), to, kept);
+                for (i, panel) in panels.iter().enumerate() {
+                    to.add(i * PANEL).cast::<[f32; PANEL]>().write_unaligned(*panel);
+                }
+                std::ptr::copy_nonoverlapping(rest.as_ptr(), to.add(kept - rest.len()), rest.len());
             }
         }
     }

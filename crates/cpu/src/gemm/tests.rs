@@ -26,6 +26,27 @@ fn dots_have_the_bits_of_two_multiply_adds() {
     }
 }
 
+/// What is packed for dot products, with everything that rounding treats apart, and rows that end within a vector.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn pairs_are_packed_as_rounded() {
+    let Some(dots) = Way::dots(Level::detect()) else { return };
+    let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::MAX, -0.0, 1e-39, -1e-39, 1.2e-38, 1.0 + 1.0 / 256.0];
+    for (rows, cols) in [(1, 1), (2, 9), (3, 31), (12, 32), (5, 33), (7, 79)] {
+        let mut x = Buf::new(rows, cols);
+        let values = (0..).map(|i| if i % 3 == 0 { odd[i / 3 % odd.len()] } else { i as f32 * -0.37 });
+        x.data_mut().iter_mut().zip(values).for_each(|(x, value)| *x = value);
+        let tile = rows / 2..rows;
+        let mut packed = vec![u32::MAX; tile.len() * cols.div_ceil(PAIR)];
+        (dots.pack)(&x, tile.clone(), &mut packed);
+        for (i, word) in packed.into_iter().enumerate() {
+            let (step, row) = (i / tile.len(), tile.start + i % tile.len());
+            let at = |input| x.row(row).get(step * PAIR + input).map_or(0, |x| u32::from(rounded(*x)));
+            assert_eq!(word, at(0) | at(1) << 16, "{rows}x{cols}, row {row}, step {step}");
+        }
+    }
+}
+
 #[test]
 fn rounding_is_that_of_bf16_without_subnormals() {
     let values =

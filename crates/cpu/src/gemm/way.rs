@@ -1,4 +1,4 @@
-use super::{Element, Kernel, PAIR, portable, rounded};
+use super::{Element, Kernel, PAIR, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512, dot};
 use crate::{Buf, Level};
@@ -59,7 +59,7 @@ impl Way<u32> {
         (level == Level::Avx512 && dot::available()).then_some(Self {
             highest_tile: 12,
             inputs_a_step: 1,
-            pack: pairs,
+            pack: dot::pack,
             panels_at_once: panels_of_512,
             kernel: dot::kernel,
         })
@@ -89,19 +89,6 @@ fn widened<W: Element>(x: &Buf, rows: Range<usize>, packed: &mut [f32]) {
     for (i, row) in rows.enumerate() {
         for (slot, value) in packed[i..].iter_mut().step_by(height).zip(x.row(row)) {
             *slot = W::round(*value);
-        }
-    }
-}
-
-/// Two activations in a word, the first in its lower half.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for dot products alone"))]
-fn pairs(x: &Buf, rows: Range<usize>, packed: &mut [u32]) {
-    let height = rows.len();
-    for (i, row) in rows.enumerate() {
-        let (whole, rest) = x.row(row).as_chunks::<PAIR>();
-        let rest = rest.first().map(|last| [*last, 0.0]);
-        for (slot, pair) in packed[i..].iter_mut().step_by(height).zip(whole.iter().chain(&rest)) {
-            *slot = u32::from(rounded(pair[0])) | u32::from(rounded(pair[1])) << 16;
         }
     }
 }
