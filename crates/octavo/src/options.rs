@@ -144,6 +144,14 @@ impl Options {
                 self.automatic_pages(&spec, max_len, room, &mut notes)?
             }
         };
+        let most = u64::from(total.0).saturating_mul(spec.page_bytes().0);
+        if let Some(room) = room.filter(|room| most > room.free.0) {
+            notes.push(format!(
+                "the KV cache may grow to {:.1} GB, but only {:.1} GB of memory are available: the system may end the program when it does; say a smaller --kv-memory or --num-pages",
+                most as f64 / 1e9,
+                room.free.0 as f64 / 1e9
+            ));
+        }
         if !paged && matches!(self.kv_memory, KvMemory::Pages(_)) {
             notes.push(format!("the contiguous back end has one slot a sequence, {} here, and ignores the number of pages: say --max-batch-size or --kv-memory", total.0));
         }
@@ -213,5 +221,25 @@ impl Options {
         let total = pages.sum::<u64>().checked_mul(self.max_batch.max(1).into());
         let total = total.and_then(|total| u32::try_from(total).ok());
         total.map(Pages).ok_or(LoadError::TooManyPages { batch: self.max_batch, max_len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+
+    /// What people are told of a cache of so many bytes beside so much memory.
+    fn notes(cache: u64, free: u64) -> Vec<String> {
+        let config = Source::BuiltIn.config().unwrap();
+        let options = Options { kv_memory: KvMemory::Bytes(Bytes(cache)), ..Options::default() };
+        options.resolve(&config, Some(Room { free: Bytes(free), share: 0.5 })).unwrap().notes
+    }
+
+    #[test]
+    fn a_cache_beyond_the_memory_there_is_is_warned_of() {
+        assert_eq!(notes(8 << 30, 9 << 30), Vec::<String>::new());
+        let warned = notes(900 << 30, 9 << 30);
+        assert!(warned[0].contains("may grow to 966.4 GB, but only 9.7 GB"), "{warned:?}");
     }
 }

@@ -16,7 +16,10 @@ struct HealthBody {
 
 /// Whether the engine lives and its cache agrees with itself.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    let found = health::look(&app).await;
+    answer(health::look(&app).await)
+}
+
+fn answer(found: Found) -> Response {
     let well = found.is_well();
     let (status, last_audit) = match found {
         Found::Audited(audit) if well => ("ok", Some(audit)),
@@ -56,4 +59,29 @@ struct VersionBody<'a> {
 pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
     let body = VersionBody { version: env!("CARGO_PKG_VERSION"), device: app.handle.device() };
     json(StatusCode::OK, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn audited(problem: Option<&str>) -> Found {
+        Found::Audited(AuditBody::new(1.0, problem.map(str::to_owned)))
+    }
+
+    async fn body(response: Response) -> String {
+        let bytes = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_cache_that_disagrees_with_itself_is_said_and_answers_503() {
+        assert_eq!(answer(audited(None)).status(), StatusCode::OK);
+        assert_eq!(answer(Found::Busy).status(), StatusCode::OK);
+        assert_eq!(answer(Found::Stopped).status(), StatusCode::SERVICE_UNAVAILABLE);
+        let bad = answer(audited(Some("page 7 is held twice")));
+        assert_eq!(bad.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let text = body(bad).await;
+        assert!(text.contains("inconsistent") && text.contains("page 7 is held twice"), "{text}");
+    }
 }

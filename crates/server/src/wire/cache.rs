@@ -222,11 +222,14 @@ fn tenant(report: TenantReport) -> TenantBody {
 impl From<AuditReport> for AuditBody {
     fn from(report: AuditReport) -> Self {
         let AuditReport { at, problem } = report;
-        Self { at: at.0 as f64 / 1e6, ok: problem.is_none(), problem }
+        Self::new(at.0 as f64 / 1e6, problem)
     }
 }
 
 impl AuditBody {
+    pub(crate) fn new(at: f64, problem: Option<String>) -> Self {
+        Self { at, ok: problem.is_none(), problem }
+    }
     pub(crate) fn is_ok(&self) -> bool {
         self.ok
     }
