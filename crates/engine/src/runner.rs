@@ -63,9 +63,20 @@ impl Logits {
     }
 }
 
+/// A step is started, and finished with the same batch; between the two a device may work by itself.
 pub trait Runner: Send {
-    /// Carries out the batch's copies, then computes it, and leaves the wanted logits, or tokens, in `logits`.
-    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError>;
+    /// Begins whatever the device does by itself. What is left, which may be everything, is for [`finish`](Self::finish).
+    fn start(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        let _ = batch;
+        Ok(())
+    }
+    /// The batch's copies have been carried out and it was computed: leaves the wanted logits, or tokens, in `logits`.
+    fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError>;
+    /// Both at once.
+    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+        self.start(batch)?;
+        self.finish(batch, logits)
+    }
     fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError>;
     /// How many tokens the model knows.
     fn vocab(&self) -> usize;
@@ -78,13 +89,15 @@ pub struct ModelRunner<B: Backend> {
     backend: B,
     model: Model<B>,
     arena: B::Arena,
+    /// The batch of the open step was given to the device.
+    started: bool,
 }
 
 impl<B: Backend> ModelRunner<B> {
     /// Room for `pages` of the geometry `spec`, which must be the one the model was loaded for.
     pub fn new(backend: B, model: Model<B>, spec: &KvSpec, pages: Pages) -> Result<Self, BackendError> {
         let arena = backend.arena(PageLayout::new(spec), pages)?;
-        Ok(Self { backend, model, arena })
+        Ok(Self { backend, model, arena, started: false })
     }
 }
 
@@ -138,11 +151,31 @@ impl<B: Backend> ModelRunner<B> {
         let wanted: Vec<u32> = (1..=count).map(|i| (i * rows - 1) as u32).collect();
         let rows = Rows { tokens: &tokens, spans: &spans };
         let choices = vec![Choice::LIKELIEST; count];
-        let Self { backend, model, arena } = self;
+        let Self { backend, model, arena, .. } = self;
         let padded = model.rows_for(backend, rows, &tables, arena, &choices);
         model.forward_and_choose(backend, rows, &tables, arena, &wanted, &choices)?;
         backend.chosen(count)?;
         Ok(padded as u32)
+    }
+}
+
+impl<B: Backend> ModelRunner<B> {
+    /// The batch's copies, then the model over it.
+    fn run(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        let Self { backend, model, arena, .. } = self;
+        backend.copy_pages(arena, batch.copies())?;
+        if batch.rows().tokens.is_empty() {
+            return Ok(());
+        }
+        let tables = batch.tables();
+        let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
+        // Rows whose logits are read back may get any token.
+        let choices: Vec<Choice> = match backend.chooses() {
+            true => batch.choices().iter().map(|choice| choice.unwrap_or(Choice::LIKELIEST)).collect(),
+            false => Vec::new(),
+        };
+        model.forward_and_choose(backend, batch.rows(), &tables, arena, batch.wanted(), &choices)?;
+        Ok(())
     }
 }
 
@@ -153,31 +186,28 @@ impl<B: Backend> std::fmt::Debug for ModelRunner<B> {
 }
 
 impl<B: Backend> Runner for ModelRunner<B> {
-    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+    fn start(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        // A device that computes while it is asked to would keep the caller from what it has to do meanwhile.
+        self.started = self.backend.works_meanwhile();
+        if self.started { self.run(batch) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+        if !std::mem::take(&mut self.started) {
+            self.run(batch)?;
+        }
         logits.clear(self.model.config().vocab());
-        self.backend.copy_pages(&mut self.arena, batch.copies())?;
-        if batch.rows().tokens.is_empty() {
+        let wanted = batch.wanted().len();
+        if wanted == 0 {
             return Ok(());
         }
-        let tables = batch.tables();
-        let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
-        let wanted = batch.wanted();
-        // Rows whose logits are read back may get any token.
-        let choices: Vec<Choice> = match self.backend.chooses() {
-            true => batch.choices().iter().map(|choice| choice.unwrap_or(Choice::LIKELIEST)).collect(),
-            false => Vec::new(),
-        };
-        let Self { backend, model, arena } = self;
-        let out = model.forward_and_choose(backend, batch.rows(), &tables, arena, wanted, &choices)?;
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        if choices.is_empty() {
+        let (backend, out) = (&self.backend, self.model.logits());
+        if !backend.chooses() {
             backend.read(out, &mut logits.data)?;
-            logits.rows.extend((0..wanted.len()).map(|row| Row::Logits(row * logits.vocab)));
+            logits.rows.extend((0..wanted).map(|row| Row::Logits(row * logits.vocab)));
             return Ok(());
         }
-        let tokens = backend.chosen(wanted.len())?;
+        let tokens = backend.chosen(wanted)?;
         let mut row_of_logits = Vec::new();
         for (row, (token, choice)) in tokens.into_iter().zip(batch.choices()).enumerate() {
             match token.filter(|_| choice.is_some()) {
