@@ -82,6 +82,11 @@ pub trait Backend: Send {
     type Arena: Send;
 
     fn name(&self) -> String;
+    /// Whether operations return before they are carried out, so that whoever calls them can do something else
+    /// until it reads a result.
+    fn works_meanwhile(&self) -> bool {
+        false
+    }
 
     // Memory.
     fn buf(&self, rows: usize, cols: usize) -> Result<Self::Buf, BackendError>;

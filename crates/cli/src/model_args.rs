@@ -149,12 +149,9 @@ impl ModelArgs {
     /// The same with options that `change` has changed.
     pub(crate) fn load_with(&self, hub: &Hub, change: impl FnOnce(Options) -> Options) -> Result<Llm> {
         let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?, hub)?);
-        let bar = crate::progress::bar("loading");
-        let llm = Llm::load(&options, &mut |at| {
-            bar.set_length(at.bytes_total);
-            bar.set_position(at.bytes_done);
-        })?;
-        bar.finish_and_clear();
+        let mut shown = crate::progress::Load::default();
+        let llm = Llm::load(&options, &mut |at| shown.update(at))?;
+        drop(shown);
         for note in llm.notes() {
             eprintln!("note: {note}");
         }

@@ -1,7 +1,7 @@
 //! Bars on standard error, where somebody is looking.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use octavo::Download;
+use octavo::{Download, Loading};
 use std::io::IsTerminal;
 
 /// A bar that appears only on a terminal.
@@ -14,6 +14,41 @@ pub(crate) fn bar(what: &'static str) -> ProgressBar {
     bar.set_style(style.progress_chars("=> "));
     bar.set_message(what);
     bar
+}
+
+/// Loading a model: its weights, then what the GPU gets ready for.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    shown: Option<(&'static str, ProgressBar)>,
+}
+
+impl Load {
+    pub(crate) fn update(&mut self, at: Loading) {
+        let (what, done, total) = match at {
+            Loading::Weights(at) => ("loading", at.bytes_done, at.bytes_total),
+            Loading::WarmUp { done, total } => ("preparing the GPU", done as u64, total as u64),
+        };
+        if self.shown.as_ref().is_none_or(|(shown, _)| *shown != what) {
+            self.clear();
+            self.shown = Some((what, bar(what)));
+        }
+        if let Some((_, bar)) = &self.shown {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some((_, bar)) = self.shown.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 /// Downloads, one file after another: a bar on a terminal, a line a file elsewhere.

@@ -3,7 +3,7 @@
 
 #define STEPS (HEAD_DIM / 16)
 
-// As in plan.rs.
+// As in plan/items.rs.
 struct Item {
     // Rows of the batch, none if there is nothing to do, and the position of the first.
     int row, rows, position;

@@ -105,8 +105,11 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan) -> Result<Self, BackendError> {
-        let items = plan.launches.iter().map(|launch| Memory::of(device, &launch.items));
+    pub(crate) fn new(device: &Arc<dyn Device>, plan: Plan, origins: &[i32]) -> Result<Self, BackendError> {
+        let items = plan.launches.iter().map(|launch| {
+            let items = launch.items.iter().map(|item| item.over(origins));
+            Memory::of(device, &items.collect::<Vec<_>>())
+        });
         let items = items.collect::<Result<_, _>>()?;
         Ok(Self { plan, items })
     }
@@ -204,7 +207,8 @@ impl Cuda {
         let batch = batches.get(&self.device, layout.page_size, rows.spans, tables, arena.pages())?;
         let key = PlanKey::new(spec, layout, self.deterministic(), self.tuning.get());
         let placed = batch.plan(key, |tables| {
-            Placed::new(&self.device, Plan::new(self.device.processors(), key, tables))
+            let plan = Plan::new(self.device.processors(), key, tables.page_size, &tables.spans);
+            Placed::new(&self.device, plan, &tables.origins())
         })?;
         let mut scratch = self.scratch.borrow_mut();
         scratch.reserve(&self.device, placed.plan.room(heads.kv, heads.dim))?;

@@ -150,6 +150,10 @@ impl Backend for Cuda {
         self.device.name()
     }
 
+    fn works_meanwhile(&self) -> bool {
+        true
+    }
+
     fn buf(&self, rows: usize, cols: usize) -> Result<CudaBuf, BackendError> {
         CudaBuf::new(&self.device, rows, cols)
     }

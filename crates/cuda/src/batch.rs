@@ -18,8 +18,27 @@ pub(crate) struct Tables {
     /// Index of the first page held, and how many are held, of each span.
     ranges: Vec<(u32, usize)>,
     pages: Vec<u32>,
-    /// Where they begin among the pages of several tables.
-    base: usize,
+}
+
+/// Where page 0 of each table would be among the pages of all tables, one after another behind `at` others; below zero
+/// where the first pages are gone. A table is the index of its first page and how many it holds.
+pub(crate) fn origins(at: usize, tables: impl IntoIterator<Item = (u32, usize)>) -> Vec<i32> {
+    let mut at = at;
+    let origin = |(first, len): (u32, usize)| {
+        let origin = at as i32 - first as i32;
+        at += len;
+        origin
+    };
+    tables.into_iter().map(origin).collect()
+}
+
+/// Panics unless every span's pages cover it.
+pub(crate) fn check(page_size: usize, spans: &[Span], tables: impl IntoIterator<Item = (u32, usize)>) {
+    let size = page_size as u32;
+    for (span, (first, len)) in spans.iter().zip(tables).filter(|(span, _)| span.rows > 0) {
+        assert!(span.start / size >= first, "a page that has left the window");
+        assert!(span.end().div_ceil(size) as usize <= first as usize + len, "pages up to {}", span.end());
+    }
 }
 
 impl Tables {
@@ -29,21 +48,11 @@ impl Tables {
             spans: spans.to_vec(),
             ranges: tables.iter().map(|table| (table.first, table.pages.len())).collect(),
             pages: tables.iter().flat_map(|table| table.pages).map(|page| page.0).collect(),
-            base: 0,
         }
     }
 
-    /// The same, behind so many pages of others.
-    pub(crate) fn at(self, base: usize) -> Self {
-        Self { base, ..self }
-    }
-
-    pub(crate) fn pages(&self) -> &[u32] {
-        &self.pages
-    }
-
     /// One more than the largest page.
-    pub(crate) fn end_of_pages(&self) -> usize {
+    fn end_of_pages(&self) -> usize {
         self.pages.iter().map(|&page| page as usize + 1).max().unwrap_or(0)
     }
 
@@ -62,37 +71,19 @@ impl Tables {
             })
     }
 
-    /// Where page 0 of each span would be among all pages; below zero where the first pages are gone.
     pub(crate) fn origins(&self) -> Vec<i32> {
-        let mut at = self.base;
-        self.ranges
-            .iter()
-            .map(|&(first, len)| {
-                let origin = at as i32 - first as i32;
-                at += len;
-                origin
-            })
-            .collect()
+        origins(0, self.ranges.iter().copied())
     }
 
     /// Page and slot of every row.
-    pub(crate) fn slots(&self) -> Vec<u32> {
+    fn slots(&self) -> Vec<u32> {
         let size = self.page_size as u32;
         let place = |origin: i32, position: u32| {
-            let index = origin + (position / size) as i32 - self.base as i32;
+            let index = origin + (position / size) as i32;
             [self.pages[index as usize], position % size]
         };
         let rows = self.spans.iter().zip(self.origins());
         rows.flat_map(|(span, origin)| (span.start..span.end()).flat_map(move |p| place(origin, p))).collect()
-    }
-
-    /// Panics unless every span's pages cover it.
-    pub(crate) fn check(&self) {
-        let size = self.page_size as u32;
-        for (span, &(first, len)) in self.spans.iter().zip(&self.ranges).filter(|(span, _)| span.rows > 0) {
-            assert!(span.start / size >= first, "a page that has left the window");
-            assert!(span.end().div_ceil(size) as usize <= first as usize + len, "pages up to {}", span.end());
-        }
     }
 }
 
@@ -131,7 +122,7 @@ impl Batches {
     }
 
     fn add(&mut self, device: &Arc<dyn Device>, tables: Tables) -> Result<usize, BackendError> {
-        tables.check();
+        check(tables.page_size, &tables.spans, tables.ranges.iter().copied());
         let slots = Memory::of(device, &tables.slots())?;
         let pages = Memory::of(device, &tables.pages)?;
         if self.0.len() == REMEMBERED {

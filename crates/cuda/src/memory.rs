@@ -3,6 +3,7 @@
 use crate::device::{Device, Grid};
 use crate::kernels::Kernel;
 use octavo_backend::BackendError;
+use octavo_types::PageId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -113,6 +114,8 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for u32 {}
 // SAFETY: plain numbers.
 unsafe impl Plain for f32 {}
+// SAFETY: `repr(transparent)` over a number.
+unsafe impl Plain for PageId {}
 
 pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: `Plain` types have no padding, so that all bytes are initialised; u8 has no alignment.

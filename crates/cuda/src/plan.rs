@@ -22,7 +22,6 @@ mod pieces;
 #[cfg(test)]
 mod tests;
 
-use crate::batch::Tables;
 use crate::kernels::{AttentionOptions, ChunkOptions};
 use crate::load::Load;
 pub(crate) use items::Item;
@@ -75,7 +74,7 @@ impl Program {
 }
 
 /// One launch: all items have the same options.
-#[derive(Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Launch {
     pub(crate) shape: Shape,
     /// The first of every share, then the others.
@@ -86,22 +85,23 @@ pub(crate) struct Launch {
     pub(crate) counters: usize,
 }
 
-/// The host's half of attention: no address, nothing of the device.
-#[derive(Debug)]
+/// The host's half of attention: no address, nothing of the device, no page. It depends on how long the sequences are,
+/// so that it can be made before their pages are known, and serves every layer group that has the same key.
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     pub(crate) launches: Vec<Launch>,
 }
 
 impl Plan {
-    pub(crate) fn new(processors: usize, key: PlanKey, tables: &Tables) -> Self {
+    pub(crate) fn new(processors: usize, key: PlanKey, page_size: usize, spans: &[Span]) -> Self {
         let [narrow, wide] = key.blocks();
-        let small_pages = !tables.page_size.is_multiple_of(TILE as usize);
+        let small_pages = !page_size.is_multiple_of(TILE as usize);
         let lines = |span: &Span| span.rows * key.group;
         let is_chunk = |span: &Span| key.has_chunks() && span.rows > 1 && lines(span) >= key.chunk_lines();
         let chunk = key.chunk();
-        let decoding = work_of(&key, tables, 8 * narrow / key.group, |span| span.rows == 1);
-        let few = work_of(&key, tables, 8 * wide / key.group, |span| span.rows > 1 && !is_chunk(span));
-        let chunks = work_of(&key, tables, chunk.lines() / key.group, is_chunk);
+        let decoding = work_of(&key, spans, 8 * narrow / key.group, |span| span.rows == 1);
+        let few = work_of(&key, spans, 8 * wide / key.group, |span| span.rows > 1 && !is_chunk(span));
+        let chunks = work_of(&key, spans, chunk.lines() / key.group, is_chunk);
         let mut launches = Vec::new();
         if !decoding.is_empty() {
             let load = Load::new(decoding.iter().map(Work::tiles), key.kv_heads);

@@ -78,6 +78,10 @@ impl Writer<'_> {
         now.copy_from_slice(bytes);
         self.rest = rest;
     }
+
+    pub(crate) fn put_each<T: Plain>(&mut self, values: impl Iterator<Item = T>) {
+        values.for_each(|value| self.put(&[value]));
+    }
 }
 
 /// Host memory that the device reads by itself.

@@ -6,15 +6,18 @@
 //! write their inputs into the stage, copy it, and replay. A recording holds addresses: when anything it may use has
 //! moved it is dropped.
 
+mod inputs;
+mod plans;
+
 use crate::arena::CudaArena;
 use crate::backend::Cuda;
-use crate::batch::Tables;
-use crate::choose::{PlainChoice, plain};
 use crate::device::Recorded;
 use crate::memory::{Memory, Plain};
-use crate::plan::{Item, Plan, PlanKey, Shape};
-use crate::stage::{Place, Stage, Writer, places};
-use octavo_backend::{BackendError, Choice, Pass, Step, TableView};
+use crate::plan::{Plan, PlanKey, Shape};
+use crate::stage::{Place, Stage, places};
+use inputs::Inputs;
+use octavo_backend::{BackendError, Pass, Step, TableView};
+use plans::Plans;
 
 /// Rows of recorded steps: these, then multiples of the last step up to [`LARGEST`].
 const SMALL: [usize; 7] = [1, 2, 4, 8, 16, 24, 32];
@@ -96,6 +99,8 @@ pub(crate) struct Steps {
     recordings: Vec<Recording>,
     known: Vec<Known>,
     current: Option<Current>,
+    /// Of the step that may come next, made while the last one ran.
+    ahead: Option<Plans>,
     /// How often something that recordings use had moved when they were made.
     moves: u64,
     replays: u64,
@@ -108,13 +113,6 @@ pub(crate) struct Input {
     pub(crate) address: u64,
     pub(crate) count: usize,
     _own: Option<Memory>,
-}
-
-/// The step as the host sees it, worked out for the device.
-struct Worked {
-    kind: Kind,
-    tables: Vec<Tables>,
-    plans: Vec<((usize, PlanKey), Plan)>,
 }
 
 impl Steps {
@@ -146,6 +144,20 @@ impl Steps {
 
     fn plans_of(&self, model: u64) -> Option<&[(usize, PlanKey)]> {
         self.known.iter().find(|known| known.model == model).map(|known| &known.plans[..])
+    }
+
+    /// The plans of a step and what kind it is, if the model is known.
+    fn plan(&mut self, processors: usize, step: &Step<'_, CudaArena>, rows: usize) -> Option<(Plans, Kind)> {
+        let ahead = self.ahead.take();
+        let known = self.plans_of(step.model)?;
+        let (size, spans) = (step.arena.layout().page_size, step.rows.spans);
+        let keys = || known.iter().map(|(_, key)| *key);
+        let plans = ahead
+            .filter(|ahead| ahead.are_for(size, spans, keys()))
+            .unwrap_or_else(|| Plans::new(processors, size, spans.to_vec(), keys()));
+        let shapes = keys().flat_map(|key| plans.of(key).shapes()).collect();
+        let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes };
+        Some((plans, kind))
     }
 }
 
@@ -250,33 +262,34 @@ impl Cuda {
 
     /// Whether there was a recording.
     fn replay(&self, step: &Step<'_, CudaArena>, rows: usize) -> Result<bool, BackendError> {
-        let worked = {
-            let steps = self.steps.borrow();
-            let Some(plans) = steps.plans_of(step.model) else { return Ok(false) };
-            Worked::new(self.device.processors(), step, rows, plans)
+        let Some((plans, kind)) = self.steps.borrow_mut().plan(self.device.processors(), step, rows) else {
+            return Ok(false);
         };
-        for ((_, key), plan) in &worked.plans {
+        for (key, plan) in plans.all() {
             self.scratch.borrow_mut().reserve(&self.device, plan.room(key.kv_heads, key.head_dim))?;
         }
         self.drop_stale()?;
+        let inputs = Inputs::new(step, rows, &plans);
         let mut steps = self.steps.borrow_mut();
-        let Some(at) = steps.recordings.iter().position(|recording| recording.kind == worked.kind) else {
+        let Steps { stage, recordings, replays, last, ahead, .. } = &mut *steps;
+        let Some(at) = recordings.iter().position(|recording| recording.kind == kind) else {
             return Ok(false);
         };
-        let Steps { stage, recordings, replays, last, .. } = &mut *steps;
         let recording = &recordings[at];
-        if recording.inputs.iter().any(|(need, place)| worked.bytes(*need) > place.capacity) {
+        if recording.inputs.iter().any(|(need, place)| inputs.bytes(*need) > place.capacity) {
             recordings.remove(at);
             *last = None;
             return Ok(false);
         }
         for (need, place) in &recording.inputs {
-            worked.write(*need, step, &mut stage.at(*place));
+            inputs.write(*need, &mut stage.at(*place));
         }
         stage.send(&*self.device, recording.bytes)?;
         recording.replay.replay()?;
         *replays += 1;
         *last = Some(at);
+        // The device is at work, and its tokens are not waited for yet.
+        *ahead = Some(plans.next());
         Ok(true)
     }
 
@@ -317,69 +330,6 @@ impl Cuda {
         }
         steps.recordings.push(Recording { kind, inputs, bytes, replay });
         Ok(Pass::Done)
-    }
-}
-
-impl Worked {
-    fn new(processors: usize, step: &Step<'_, CudaArena>, rows: usize, plans: &[(usize, PlanKey)]) -> Self {
-        let size = step.arena.layout().page_size;
-        let mut base = 0;
-        let tables = step.tables.iter().map(|tables| {
-            let worked = Tables::new(size, step.rows.spans, tables).at(base);
-            worked.check();
-            assert!(worked.end_of_pages() <= step.arena.pages(), "pages of the arena");
-            base += worked.pages().len();
-            worked
-        });
-        let tables: Vec<Tables> = tables.collect();
-        let plan =
-            |&(group, key): &(usize, PlanKey)| ((group, key), Plan::new(processors, key, &tables[group]));
-        let plans: Vec<_> = plans.iter().map(plan).collect();
-        let shapes = plans.iter().flat_map(|(_, plan)| plan.shapes());
-        let kind = Kind { model: step.model, arena: step.arena.address(), rows, shapes: shapes.collect() };
-        Self { kind, tables, plans }
-    }
-
-    fn items_of(&self, group: usize, key: PlanKey) -> &[Item] {
-        let found = self.plans.iter().find(|(of, _)| *of == (group, key));
-        &found.expect("planned above").1.launches[0].items
-    }
-
-    /// Bytes of an input.
-    fn bytes(&self, need: Need) -> usize {
-        let word = size_of::<u32>();
-        match need {
-            Need::Tokens | Need::Positions => self.kind.rows * word,
-            Need::Choices => self.kind.rows * size_of::<Choice>(),
-            Need::Pages => self.tables.iter().map(|tables| tables.pages().len()).sum::<usize>() * word,
-            Need::Slots(_) => 2 * self.kind.rows * word,
-            Need::Work(group, key) => size_of_val(self.items_of(group, key)),
-        }
-    }
-
-    /// An input as the device reads it, filled up to the recorded rows.
-    fn write(&self, need: Need, step: &Step<'_, CudaArena>, out: &mut Writer<'_>) {
-        let more = self.kind.rows - step.rows.tokens.len();
-        match need {
-            Need::Tokens => {
-                out.put(step.rows.tokens);
-                out.put(&vec![0u32; more]);
-            }
-            Need::Positions => {
-                out.put(&step.rows.spans.iter().map(|span| span.start).collect::<Vec<u32>>());
-                out.put(&vec![0u32; more]);
-            }
-            Need::Choices => {
-                out.put(&plain(step.choices));
-                out.put(&vec![PlainChoice(Choice::LIKELIEST); more]);
-            }
-            Need::Pages => self.tables.iter().for_each(|tables| out.put(tables.pages())),
-            Need::Slots(group) => {
-                out.put(&self.tables[group].slots());
-                out.put(&vec![NOWHERE; 2 * more]);
-            }
-            Need::Work(group, key) => out.put(self.items_of(group, key)),
-        }
     }
 }
 

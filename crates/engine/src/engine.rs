@@ -77,6 +77,8 @@ pub struct StepReport {
     /// Plan and commit.
     pub plan: Duration,
     pub run: Duration,
+    /// Part of it: telling what had happened before.
+    pub told: Duration,
     /// Publishing what was computed, adding what was chosen.
     pub publish: Duration,
     /// Choosing tokens, their text, stop rules, events.
@@ -174,6 +176,17 @@ impl Engine {
 
     /// One step. What happened is added to `events`.
     pub fn step(&mut self, now: Timestamp, events: &mut Events) -> StepReport {
+        self.step_telling(now, events, &mut |_| {})
+    }
+
+    /// The same, and what can be told before the step has run is: `tell` gets what `events` held and what planning
+    /// added while the device computes. Where it computes nothing, or not by itself, that is before.
+    pub fn step_telling(
+        &mut self,
+        now: Timestamp,
+        events: &mut Events,
+        tell: &mut dyn FnMut(&mut Events),
+    ) -> StepReport {
         let began = Instant::now();
         self.tick(now);
         self.plan(events);
@@ -184,7 +197,11 @@ impl Engine {
             report.tokens = self.batch.rows().tokens.len();
             report.prompt_tokens = self.prompt_tokens;
             report.plan = began.elapsed();
-            let ran = self.run();
+            let started = self.start();
+            let mark = Instant::now();
+            tell(events);
+            report.told = mark.elapsed();
+            let ran = started.and_then(|()| self.wait());
             report.run = began.elapsed() - report.plan;
             self.now = Timestamp(self.now.0 + began.elapsed().as_micros() as u64);
             let mark = Instant::now();
@@ -200,6 +217,8 @@ impl Engine {
                 Err(reason) => self.recover(&reason, events),
             }
             self.note(&report);
+        } else {
+            tell(events);
         }
         self.publish();
         report

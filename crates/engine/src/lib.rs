@@ -29,6 +29,7 @@ mod sampler;
 mod score;
 mod task;
 mod thread;
+mod warm_up;
 
 pub use batch::{Batch, Wanted};
 pub use cache_pool::{

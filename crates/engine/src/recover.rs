@@ -4,6 +4,7 @@ use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished};
 use crate::report::AuditReport;
 use crate::request::RequestId;
+use octavo_backend::BackendError;
 use octavo_kv::KvCache;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,19 +16,30 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
+/// A panic is an error like any other.
+fn caught(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(ran) => ran.map_err(|error| error.to_string()),
+        Err(panic) => Err(format!("panic: {}", words(&*panic))),
+    }
+}
+
 impl Engine {
-    /// Runs the step; a panic is an error like any other.
-    pub(crate) fn run(&mut self) -> Result<(), String> {
+    /// Starts the step.
+    pub(crate) fn start(&mut self) -> Result<(), String> {
+        let (runner, batch) = (&mut self.runner, &self.batch);
+        caught(|| runner.start(batch))
+    }
+
+    /// Waits for what was started.
+    pub(crate) fn wait(&mut self) -> Result<(), String> {
         let (runner, batch, logits) = (&mut self.runner, &self.batch, &mut self.logits);
-        match catch_unwind(AssertUnwindSafe(|| runner.step(batch, logits))) {
-            Ok(Ok(())) if self.logits.rows() == self.batch.wanted().len() => Ok(()),
-            Ok(Ok(())) => {
-                let (found, wanted) = (self.logits.rows(), self.batch.wanted().len());
-                Err(format!("the runner returned {found} rows of logits where {wanted} were wanted"))
-            }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(panic) => Err(format!("panic: {}", words(&*panic))),
+        caught(|| runner.finish(batch, logits))?;
+        let (found, wanted) = (self.logits.rows(), self.batch.wanted().len());
+        if found != wanted {
+            return Err(format!("the runner returned {found} rows of logits where {wanted} were wanted"));
         }
+        Ok(())
     }
 
     /// The step failed: the requests in it fail, everything else goes on as if it had not been.

@@ -1,6 +1,6 @@
 //! The engine on a thread of its own, and the handle everybody else has.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
@@ -148,7 +148,7 @@ struct Service {
     engine: Engine,
     inbox: Receiver<Command>,
     sinks: HashMap<RequestId, Sink>,
-    events: Vec<(RequestId, Event)>,
+    events: Events,
     started: Instant,
     stop_by: Option<Instant>,
 }
@@ -159,7 +159,7 @@ const IDLE: Duration = Duration::from_millis(500);
 impl Service {
     fn new(engine: Engine, inbox: Receiver<Command>) -> Self {
         let started = Instant::now();
-        Self { engine, inbox, sinks: HashMap::new(), events: Vec::new(), started, stop_by: None }
+        Self { engine, inbox, sinks: HashMap::new(), events: Events::new(), started, stop_by: None }
     }
 
     fn run(mut self) {
@@ -167,10 +167,7 @@ impl Service {
             if self.stop_by.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.engine.fail_all(&mut self.events);
             }
-            self.engine.step(self.now(), &mut self.events);
-            // Those who are told that they are done find their pages free.
-            self.engine.settle();
-            self.deliver();
+            self.step();
         }
         // Whoever was let in just before the door was closed.
         while let Ok(command) = self.inbox.try_recv() {
@@ -178,6 +175,21 @@ impl Service {
                 sink(Event::Failed(Failure::ShuttingDown));
             }
         }
+    }
+
+    /// One step; what the last one brought is delivered while the device computes this one.
+    fn step(&mut self) {
+        let now = self.now();
+        let Self { engine, sinks, events, .. } = self;
+        let mut broken = Vec::new();
+        let mut tell = |events: &mut Events| deliver(sinks, events, &mut broken);
+        engine.step_telling(now, events, &mut tell);
+        // Those who are told that they are done find their pages free.
+        engine.settle();
+        if !engine.has_work() {
+            tell(events);
+        }
+        broken.into_iter().for_each(|id| engine.cancel(id));
     }
 
     fn now(&self) -> Timestamp {
@@ -230,19 +242,19 @@ impl Service {
             Command::Stop { deadline } => self.stop_by = Some(deadline),
         }
     }
+}
 
-    fn deliver(&mut self) {
-        for (id, event) in self.events.drain(..) {
-            let last = event.is_last();
-            let Some(sink) = self.sinks.get_mut(&id) else { continue };
-            // A sink that panics loses its request, and nobody else's.
-            let broken = catch_unwind(AssertUnwindSafe(|| sink(event))).is_err();
-            if broken && !last {
-                self.engine.cancel(id);
-            }
-            if last || broken {
-                self.sinks.remove(&id);
-            }
+/// Passes events on. A sink that panics loses its request, and nobody else's.
+fn deliver(sinks: &mut HashMap<RequestId, Sink>, events: &mut Events, broken: &mut Vec<RequestId>) {
+    for (id, event) in events.drain(..) {
+        let last = event.is_last();
+        let Some(sink) = sinks.get_mut(&id) else { continue };
+        let panicked = catch_unwind(AssertUnwindSafe(|| sink(event))).is_err();
+        if panicked && !last {
+            broken.push(id);
+        }
+        if last || panicked {
+            sinks.remove(&id);
         }
     }
 }

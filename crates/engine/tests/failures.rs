@@ -9,7 +9,9 @@ use octavo_types::{Pages, Tokens};
 use proptest::prelude::*;
 use std::time::Duration;
 
-const FAULTS: [(Fault, &str); 4] = [
+const FAULTS: [(Fault, &str); 6] = [
+    (Fault::NotStarted, "a step failed: the device failed: it is on strike"),
+    (Fault::PanicAtStart, "a step failed: panic: the queue is gone"),
     (Fault::Error, "a step failed: the device failed: it is on fire"),
     (Fault::Panic, "a step failed: panic: the kernel is gone"),
     (Fault::TooFewRows, "a step failed: the runner returned 0 rows of logits where 2 were wanted"),
@@ -39,7 +41,7 @@ fn a_failed_step_hurts_those_in_it_who_are_told_why_and_nobody_else() {
 
 #[test]
 fn what_a_failed_step_was_to_compute_is_not_found_by_the_next_request() {
-    for fault in [Fault::Error, Fault::Panic, Fault::TooManyRows] {
+    for fault in [Fault::NotStarted, Fault::PanicAtStart, Fault::Error, Fault::Panic, Fault::TooManyRows] {
         for failing in 0..4 {
             let config = EngineConfig { chunk: (Tokens(8), Tokens(8)), ..EngineConfig::new(2, Tokens(48)) };
             let mut bench = Bench::new(config, Bench::pool(12, 4));

@@ -3,12 +3,14 @@
 mod fake;
 
 use fake::{Bench, PageRunner, expected, prompt};
+use octavo_backend::BackendError;
 use octavo_engine::{
-    Engine, EngineConfig, EngineHandle, Event, Failure, NoAnswer, Outputs, Request, Sink, SubmitError,
+    Batch, Engine, EngineConfig, EngineHandle, Event, Failure, Logits, NoAnswer, Outputs, Request, Runner,
+    Sink, SubmitError,
 };
 use octavo_kv::{PinError, Prompt, Scope};
-use octavo_types::{Pages, Tokens};
-use std::sync::mpsc::{Receiver, channel};
+use octavo_types::{PageId, Pages, Tokens};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,68 @@ fn events_come_in_order() {
     drop(ticket);
     handle.stop(SOON);
     thread.join().unwrap();
+}
+
+/// Notes when steps start and finish.
+struct Noting {
+    runner: PageRunner,
+    order: Sender<Noted>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Noted {
+    Start,
+    Finish,
+    Told(Event),
+}
+
+impl Runner for Noting {
+    fn start(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        self.order.send(Noted::Start).unwrap();
+        self.runner.start(batch)
+    }
+    fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+        self.order.send(Noted::Finish).unwrap();
+        self.runner.finish(batch, logits)
+    }
+    fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError> {
+        self.runner.zero(pages)
+    }
+    fn vocab(&self) -> usize {
+        self.runner.vocab()
+    }
+    fn device(&self) -> String {
+        self.runner.device()
+    }
+}
+
+#[test]
+fn what_a_step_brought_is_told_while_the_device_computes_the_next() {
+    let settings = Bench::pool(24, 4);
+    let (order, noted) = channel();
+    let runner = PageRunner::new(settings.total, settings.page_size);
+    let runner = Box::new(Noting { runner, order: order.clone() });
+    let engine = Engine::new(EngineConfig::new(4, Tokens(96)), settings, runner, None).unwrap();
+    let (handle, thread) = EngineHandle::spawn(engine);
+    let request = Request::new(prompt(1, 10), 3);
+    let tokens = expected(&request, 0, Tokens(96));
+    let told = order.clone();
+    let ticket =
+        handle.submit(request, Box::new(move |event| told.send(Noted::Told(event)).unwrap())).unwrap();
+    drop(order);
+    handle.stop(SOON);
+    thread.join().unwrap();
+    drop((ticket, handle));
+    let noted: Vec<Noted> = noted.iter().collect();
+    let is_token =
+        |noted: &Noted, token| matches!(noted, Noted::Told(Event::Token(new)) if new.token == token);
+    use Noted::{Finish, Start};
+    assert_eq!([&noted[0], &noted[1], &noted[2]], [&Start, &Finish, &Start], "{noted:?}");
+    assert!(matches!(noted[3], Noted::Told(Event::Prefill { .. })) && is_token(&noted[4], tokens[0]));
+    assert_eq!([&noted[5], &noted[6]], [&Finish, &Start], "{noted:?}");
+    assert!(is_token(&noted[7], tokens[1]) && noted[8] == Finish, "{noted:?}");
+    // Nothing follows the last step.
+    assert!(is_token(&noted[9], tokens[2]) && matches!(noted[11], Noted::Told(Event::Done(_))), "{noted:?}");
 }
 
 #[test]

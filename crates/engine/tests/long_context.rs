@@ -17,7 +17,7 @@ struct NullRunner {
 }
 
 impl Runner for NullRunner {
-    fn step(&mut self, batch: &Batch, _: &mut Logits) -> Result<(), BackendError> {
+    fn finish(&mut self, batch: &Batch, _: &mut Logits) -> Result<(), BackendError> {
         let rows = batch.rows();
         self.most_rows = self.most_rows.max(rows.tokens.len());
         assert_eq!(batch.copies(), []);

@@ -111,6 +111,11 @@ impl<B: Backend> Model<B> {
         }
         Ok(&self.scratch.logits)
     }
+
+    /// What the last step left: a row for each one wanted, and more where it was filled up.
+    pub fn logits(&self) -> &B::Buf {
+        &self.scratch.logits
+    }
 }
 
 impl<B: Backend> fmt::Debug for Model<B> {

@@ -2,12 +2,12 @@
 
 use crate::device::DeviceError;
 use crate::llm::LoadError;
-use crate::load::{Job, Loaded};
+use crate::load::{Job, Loaded, Loading};
 use crate::options::{KvBackend, Options, Room};
 use octavo_backend::{Backend, BackendError, PageLayout, WeightFormat};
 use octavo_cuda::{Cuda, FIRST_WITH_FP8};
 use octavo_engine::ModelRunner;
-use octavo_model::{Model, Progress};
+use octavo_model::Model;
 use octavo_types::{Bytes, KvDtype};
 
 /// How much of the memory that is free beside the weights an automatic cache may take; the rest is for activations.
@@ -16,7 +16,7 @@ const SHARE: f64 = 0.9;
 pub(crate) fn load(
     number: usize,
     job: Job<'_>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(Loading),
 ) -> Result<Loaded, LoadError> {
     let options = octavo_cuda::Options {
         deterministic: job.options.deterministic,
@@ -69,18 +69,20 @@ fn put<B: Backend + 'static>(
     job: Job<'_>,
     note: Option<String>,
     free: impl Fn(&B) -> Result<Bytes, BackendError>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(Loading),
 ) -> Result<Loaded, LoadError> {
     let Job { options, config, weights } = job;
     let (_, spec) = options.geometry(config)?;
-    let model = Model::load(&backend, config.clone(), &spec, weights, options.weights, progress)?;
+    let mut loaded = |at| progress(Loading::Weights(at));
+    let model = Model::load(&backend, config.clone(), &spec, weights, options.weights, &mut loaded)?;
     let room = Room { free: free(&backend)?, share: SHARE };
     let mut resolved = options.resolve(config, Some(room))?;
     resolved.notes.extend(note);
     let mut runner = ModelRunner::new(backend, model, &spec, resolved.settings.total)?;
     if options.max_batch > 1 {
         // Nobody waits yet; a single answer would wait longer for this than it saves.
-        runner.warm_up(&spec, options.max_batch, resolved.engine.max_len, resolved.engine.chunk.1)?;
+        let mut warmed = |done, total| progress(Loading::WarmUp { done, total });
+        runner.warm_up(&resolved.settings, &resolved.engine, &mut warmed)?;
     }
     Ok(Loaded { runner: Box::new(runner), resolved })
 }

@@ -26,6 +26,7 @@ mod texts;
 pub use device::{Device, DeviceError, DeviceNameError};
 pub use hub::{Download, Files, Hub, HubError, HubName, NameError};
 pub use llm::{Llm, LlmError, LoadError, Serving};
+pub use load::Loading;
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{
     Accepted, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError, Counter,

@@ -1,6 +1,6 @@
 use crate::device::DeviceError;
 use crate::hub::HubError;
-use crate::load::{Job, Loaded};
+use crate::load::{Job, Loaded, Loading};
 use crate::options::{Options, Resolved};
 use crate::source::Parts;
 use crate::texts::Texts;
@@ -9,7 +9,7 @@ use octavo_engine::{
     CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, Outputs, Request, SamplingParams,
     ScoreError, SubmitError,
 };
-use octavo_model::{ModelConfig, Progress};
+use octavo_model::ModelConfig;
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
 use octavo_types::{KvSpec, SpecError, Tokens};
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ pub struct Serving {
 
 impl Llm {
     /// Loads a model; `progress` is told how far it has come.
-    pub fn load(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self, LoadError> {
+    pub fn load(options: &Options, progress: &mut dyn FnMut(Loading)) -> Result<Self, LoadError> {
         let Parts { name, config, generation, tokenizer, template, weights } = options.source.open()?;
         let job = Job { options, config: &config, weights: &weights };
         let Loaded { runner, resolved } = job.load(progress)?;

@@ -21,6 +21,18 @@ pub(crate) struct Job<'a> {
     pub(crate) weights: &'a Weights,
 }
 
+/// How far loading has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loading {
+    Weights(Progress),
+    /// Steps on a GPU that answer nobody: kernels are compiled, ways to multiply timed, and launches recorded. After the
+    /// weights, and only where more than one sequence may run at once.
+    WarmUp {
+        done: usize,
+        total: usize,
+    },
+}
+
 /// A model on its device, and the options as they came out there.
 pub(crate) struct Loaded {
     pub(crate) runner: Box<dyn Runner>,
@@ -28,7 +40,7 @@ pub(crate) struct Loaded {
 }
 
 impl Job<'_> {
-    pub(crate) fn load(self, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+    pub(crate) fn load(self, progress: &mut dyn FnMut(Loading)) -> Result<Loaded, LoadError> {
         match self.options.device {
             Device::Cpu => self.on_cpu(progress),
             Device::Cuda(number) => gpu::load(number, self, progress),
@@ -40,7 +52,7 @@ impl Job<'_> {
     }
 
     /// What is wrong with the model itself is met again, and told by the CPU.
-    fn instead(self, error: &LoadError, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+    fn instead(self, error: &LoadError, progress: &mut dyn FnMut(Loading)) -> Result<Loaded, LoadError> {
         let mut loaded = self.on_cpu(progress)?;
         if !matches!(error, LoadError::Device(error) if !error.surprises()) {
             loaded.resolved.notes.push(format!("this runs on the CPU and not on the GPU: {error}"));
@@ -48,14 +60,15 @@ impl Job<'_> {
         Ok(loaded)
     }
 
-    fn on_cpu(self, progress: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+    fn on_cpu(self, progress: &mut dyn FnMut(Loading)) -> Result<Loaded, LoadError> {
         let Self { options, config, weights } = self;
         let room = memory::available().map(|free| Room { free, share: SHARE });
         let resolved = options.resolve(config, room)?;
         let one = NonZeroUsize::MIN;
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(one));
         let cpu = Cpu::new(threads, Level::detect());
-        let model = Model::load(&cpu, config.clone(), &resolved.spec, weights, options.weights, progress)?;
+        let mut loaded = |at| progress(Loading::Weights(at));
+        let model = Model::load(&cpu, config.clone(), &resolved.spec, weights, options.weights, &mut loaded)?;
         let runner = ModelRunner::new(cpu, model, &resolved.spec, resolved.settings.total)?;
         Ok(Loaded { runner: Box::new(runner), resolved })
     }

@@ -2,9 +2,8 @@
 
 use crate::device::DeviceError;
 use crate::llm::LoadError;
-use crate::load::{Job, Loaded};
-use octavo_model::Progress;
+use crate::load::{Job, Loaded, Loading};
 
-pub(crate) fn load(_: usize, _: Job<'_>, _: &mut dyn FnMut(Progress)) -> Result<Loaded, LoadError> {
+pub(crate) fn load(_: usize, _: Job<'_>, _: &mut dyn FnMut(Loading)) -> Result<Loaded, LoadError> {
     Err(DeviceError::NotBuilt.into())
 }

@@ -4,7 +4,7 @@ use crate::errors::{runtime, value};
 use crate::options;
 use crate::stats;
 use octavo::{
-    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Message, NoAnswer, Progress, RequestId,
+    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Loading, Message, NoAnswer, RequestId,
     Source, Texts,
 };
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError};
@@ -83,8 +83,9 @@ impl Engine {
         let options = options.options(source, &hub)?;
         let llm = py
             .detach(|| {
-                Llm::load(&options, &mut |Progress { bytes_done, bytes_total }| {
-                    told.tell("weights", bytes_done, bytes_total);
+                Llm::load(&options, &mut |at| match at {
+                    Loading::Weights(at) => told.tell("weights", at.bytes_done, at.bytes_total),
+                    Loading::WarmUp { done, total } => told.tell("steps", done as u64, total as u64),
                 })
             })
             .map_err(load_error)?;

@@ -2,6 +2,7 @@ use std::fmt;
 
 /// One physical page of the pool: `0..total`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
 pub struct PageId(pub u32);
 
 /// One sequence for as long as the process lives: ids are counted up and never given out twice.

@@ -19,7 +19,7 @@ impl NullRunner {
 }
 
 impl Runner for NullRunner {
-    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+    fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
         // Sampling without penalties leaves logits as they are: rows of the step before serve again.
         if logits.rows() != batch.wanted().len() {
             logits.clear(self.row.len());

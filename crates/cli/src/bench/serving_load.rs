@@ -92,13 +92,14 @@ impl Rig {
         let page_size = if contiguous { slot } else { PageSize::DEFAULT };
         let spec = self.config.kv_spec(KvDtype::F16, page_size, None)?;
         let total = Pages(tokens / page_size.tokens().0);
-        let runner = self.runner(&spec, total, engine)?;
         let budget = Bytes(u64::from(total.0) * spec.page_bytes().0);
         let settings = Settings { total, prefix_cache, ..Settings::for_model(&spec, budget) };
+        let runner = self.runner(&spec, &settings, engine)?;
         Ok(Engine::new(engine.clone(), settings, runner, None)?)
     }
 
-    fn runner(&self, spec: &KvSpec, total: Pages, engine: &EngineConfig) -> Result<Box<dyn Runner>> {
+    fn runner(&self, spec: &KvSpec, settings: &Settings, engine: &EngineConfig) -> Result<Box<dyn Runner>> {
+        let total = settings.total;
         match &self.place {
             Place::Cpu { machine, weights, .. } => {
                 let model = load(machine, &self.config, spec, weights, WeightFormat::AsStored)?;
@@ -110,7 +111,7 @@ impl Rig {
                 let bench = gpu::open(Device::Cuda(*number), *deterministic, true)?.expect("a GPU");
                 let model = gpu::load(&bench, &self.config, spec)?;
                 let mut runner = ModelRunner::new(bench.into_cuda(), model, spec, total)?;
-                runner.warm_up(spec, engine.max_batch, engine.max_len, engine.chunk.1)?;
+                runner.warm_up(settings, engine, &mut |_, _| {})?;
                 Ok(Box::new(runner))
             }
         }

@@ -7,8 +7,7 @@ use octavo_cuda::{Cuda, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub(super) fn open(number: usize, deterministic: bool) -> Result<Cuda> {
-    let hub = octavo::Hub::from_vars(|name| std::env::var_os(name));
-    let cache = hub.user_caches().map(Into::into);
+    let cache = super::kernel_cache();
     Ok(Cuda::open(number, Options { deterministic, cache, ..Options::default() })?)
 }
 

@@ -1,8 +1,11 @@
 //! `octavo gpu-test`: everything that shows that the CUDA back end is right and fast, from this one binary, on a
 //! machine that has a GPU and nothing of Rust. `cargo xtask gpu-test` calls it.
 
+mod blocks;
 mod conformance;
+mod demo;
 mod parity;
+mod tokens;
 mod transformers;
 
 use anyhow::{Context, Result, bail};
@@ -15,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Test the CUDA back end on this machine's GPU, and measure it
 ///
-/// Prints Markdown: the conformance suite, logits against the CPU and, where Python has it, against transformers,
-/// then every bench. Each part runs in a process of its own, since an error of the device ends the process that met it.
+/// Prints Markdown: the conformance suite, logits and tokens against the CPU and, where Python has it, against
+/// transformers, then every bench. Each part runs in a process of its own, since an error of the device ends the process that met it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
     /// Which GPU: cuda or cuda:N
@@ -50,6 +53,12 @@ enum Part {
     Conformance,
     /// Logits and tokens against the CPU in f32
     Parity,
+    /// The built-in model with keys and values in every precision, against the CPU in f32
+    Demo,
+    /// The built-in model: the same tokens alone, in a crowd and from the cache
+    Tokens,
+    /// Copies and reshapes of blocks, against the CPU
+    Blocks,
     /// Logits against transformers
     Transformers,
     Attention,
@@ -84,6 +93,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             Part::ConformanceDeterministic => conformance::run(number, true),
             Part::Conformance => conformance::run(number, false),
             Part::Parity => parity::run(number, &command.models),
+            Part::Demo => demo::run(command.device),
+            Part::Tokens => tokens::run(command.device),
+            Part::Blocks => blocks::run(number),
             Part::Transformers => transformers::run(number, &command.models, &command.demo, &command.python),
             bench => bail!("{bench:?} is a bench: `octavo bench` runs it"),
         });
@@ -136,6 +148,11 @@ fn run_part(command: &Command, part: Part, name: &str) -> Result<(bool, f64)> {
         std::thread::sleep(Duration::from_millis(20));
     };
     Ok((status, start.elapsed().as_secs_f64()))
+}
+
+/// Where compiled kernels are kept.
+fn kernel_cache() -> Option<PathBuf> {
+    octavo::Hub::from_vars(|name| std::env::var_os(name)).user_caches().map(Into::into)
 }
 
 /// Today, as in 2026-11-15.

@@ -6,13 +6,14 @@ use crate::memory::Plain;
 /// Parts that are merged at once, as in `cu/parts.cuh`; more in groups of so many.
 const GROUP: i32 = 16;
 
-/// `Item` of `cu/attention.cuh`.
+/// `Item` of `cu/work.cuh`, but for its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(crate) struct Item {
     pub(super) row: i32,
     pub(super) rows: i32,
     pub(super) position: i32,
+    /// The number of its sequence; on the device where that one's page 0 would be among all pages.
     pub(super) table: i32,
     pub(super) tile0: i32,
     pub(super) tile1: i32,
@@ -43,6 +44,11 @@ impl Item {
         next: 0,
         unused: 0,
     };
+
+    /// As the device reads it, where the sequences' pages begin so.
+    pub(crate) fn over(self, origins: &[i32]) -> Self {
+        Self { table: origins[self.table as usize], ..self }
+    }
 }
 
 /// The first item of every share where its block looks for it, each with the number of the next.

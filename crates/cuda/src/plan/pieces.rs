@@ -1,7 +1,6 @@
 //! Rows and the tiles they see, cut into pieces, and pieces dealt to shares.
 
 use super::{PlanKey, TILE};
-use crate::batch::Tables;
 use octavo_backend::Span;
 
 /// What part of a share may be moved to a neighbour so that a work stays whole.
@@ -13,6 +12,7 @@ pub(super) struct Work {
     pub(super) row: usize,
     pub(super) rows: usize,
     pub(super) position: u32,
+    /// The number of its sequence.
     pub(super) table: i32,
     pub(super) tiles: [u32; 2],
 }
@@ -26,12 +26,12 @@ impl Work {
 /// The rows of the spans that are wanted, at most `most` together.
 pub(super) fn work_of(
     key: &PlanKey,
-    tables: &Tables,
+    spans: &[Span],
     most: usize,
     wanted: impl Fn(&Span) -> bool,
 ) -> Vec<Work> {
     let mut work = Vec::new();
-    for (span, table) in tables.spans.iter().zip(tables.origins()) {
+    for (span, table) in spans.iter().zip(0..) {
         if !wanted(span) {
             continue;
         }
@@ -73,10 +73,8 @@ pub(super) fn cut(work: &[Work], cuts: Cuts) -> Vec<Piece> {
     }
 }
 
-fn each(work: &[Work], ranges: impl Fn([u32; 2]) -> Vec<[u32; 2]>) -> Vec<Piece> {
-    let pieces =
-        |w: &Work| ranges(w.tiles).into_iter().map(|tiles| Piece { work: *w, tiles }).collect::<Vec<_>>();
-    work.iter().flat_map(pieces).collect()
+fn each<R: Iterator<Item = [u32; 2]>>(work: &[Work], ranges: impl Fn([u32; 2]) -> R) -> Vec<Piece> {
+    work.iter().flat_map(|w| ranges(w.tiles).map(|tiles| Piece { work: *w, tiles })).collect()
 }
 
 /// Cut where a share's end falls, unless a work's end is so near that merging would cost more than waiting.
@@ -126,14 +124,11 @@ pub(super) fn starts(pieces: &[Piece], shares: usize) -> Vec<usize> {
 }
 
 /// Ranges of about `part` tiles: of equal length, or cut at its multiples where bits may not depend on the range.
-pub(super) fn ranges([from, to]: [u32; 2], part: u32, fixed: bool) -> Vec<[u32; 2]> {
-    let mut ranges = Vec::new();
-    let mut at = from;
+pub(super) fn ranges([from, to]: [u32; 2], part: u32, fixed: bool) -> impl Iterator<Item = [u32; 2]> {
     let step = (to - from).div_ceil((to - from).div_ceil(part));
-    while at < to {
+    let from_at = move |at: u32| {
         let end = if fixed { (at / part + 1) * part } else { at + step };
-        ranges.push([at, end.min(to)]);
-        at = end;
-    }
-    ranges
+        (at < to).then_some([at, end.min(to)])
+    };
+    std::iter::successors(from_at(from), move |range| from_at(range[1]))
 }

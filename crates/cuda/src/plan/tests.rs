@@ -2,15 +2,13 @@ use super::items::{items, linked};
 use super::key::{RESERVED, SHARED};
 use super::pieces::{SLACK, even, ranges};
 use super::*;
-use octavo_backend::TableView;
-use octavo_types::PageId;
 
 #[test]
 fn ranges_cover_the_tiles_once_and_in_order() {
     for (from, to, part, fixed) in
         [(0, 1, 32, true), (5, 100, 32, true), (0, 256, 16, false), (3, 50, 7, false)]
     {
-        let ranges = ranges([from, to], part, fixed);
+        let ranges: Vec<_> = ranges([from, to], part, fixed).collect();
         assert_eq!((ranges[0][0], ranges[ranges.len() - 1][1]), (from, to));
         assert!(ranges.windows(2).all(|pair| pair[0][1] == pair[1][0]), "{ranges:?}");
         assert!(ranges.iter().all(|r| r[0] < r[1] && r[1] - r[0] <= part), "{ranges:?}");
@@ -80,7 +78,6 @@ fn a_block_finds_all_items_of_its_share() {
 /// Decoding, a few rows, a chunk; short and long, alone and many.
 #[test]
 fn no_block_asks_for_more_shared_memory_than_there_is() {
-    let pages: Vec<PageId> = (0..3000).map(PageId).collect();
     for head_dim in (16..=256).step_by(16) {
         for group in 1..=crate::MAX_GROUP {
             for (element_bytes, kv_heads, deterministic, page_size) in
@@ -96,8 +93,7 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
                 {
                     let span = |i| Span { first_row: i * rows, rows, start };
                     let spans: Vec<Span> = (0..batch).map(span).collect();
-                    let tables = vec![TableView { first: 0, pages: &pages }; batch];
-                    let plan = Plan::new(132, key, &Tables::new(page_size, &spans, &tables));
+                    let plan = Plan::new(132, key, page_size, &spans);
                     for shape in plan.shapes() {
                         assert!(shape.shared + RESERVED <= SHARED, "{shape:?} of {key:?}");
                     }
@@ -109,7 +105,6 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
 
 #[test]
 fn chunks_in_f32_of_wide_heads_are_left_to_the_kernel_for_few_columns() {
-    let pages: Vec<PageId> = (0..20).map(PageId).collect();
     let is_chunk = |head_dim, element_bytes| {
         let key = PlanKey {
             window: 0,
@@ -120,12 +115,7 @@ fn chunks_in_f32_of_wide_heads_are_left_to_the_kernel_for_few_columns() {
             deterministic: false,
             tuning: Tuning::default(),
         };
-        let tables = Tables::new(
-            16,
-            &[Span { first_row: 0, rows: 300, start: 0 }],
-            &[TableView { first: 0, pages: &pages }],
-        );
-        let plan = Plan::new(132, key, &tables);
+        let plan = Plan::new(132, key, 16, &[Span { first_row: 0, rows: 300, start: 0 }]);
         plan.shapes().all(|shape| matches!(shape.program, Program::Chunk(_)))
     };
     assert!(is_chunk(128, 4) && is_chunk(256, 2) && is_chunk(256, 1));
@@ -146,9 +136,7 @@ fn a_launch_looks_the_same_whatever_the_lengths() {
     let plan = |context: u32| {
         let spans: Vec<_> =
             (0..24).map(|i| Span { first_row: i, rows: 1, start: context + i as u32 }).collect();
-        let pages: Vec<PageId> = (0..context / 16 + 4).map(PageId).collect();
-        let tables = vec![TableView { first: 0, pages: &pages }; 24];
-        Plan::new(132, key, &Tables::new(16, &spans, &tables))
+        Plan::new(132, key, 16, &spans)
     };
     let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
     assert_eq!(shapes(300), shapes(1500));

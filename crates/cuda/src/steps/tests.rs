@@ -112,6 +112,49 @@ fn a_replayed_step_has_the_bits_of_one_that_is_launched() {
 }
 
 #[test]
+fn the_next_step_is_planned_while_the_last_one_runs() {
+    let mut world = World::new(emulated(true), "gemma3-gqa");
+    world.run(&[3, 3]);
+    let ahead = |world: &World| world.cuda.steps.borrow_mut().ahead.take();
+    let planned = ahead(&world).expect("a plan after a replay");
+    let spans: Vec<Span> = (0..)
+        .zip(&world.sequences)
+        .map(|(first_row, own)| Span { first_row, rows: 1, start: own.len() as u32 })
+        .collect();
+    let keys: Vec<PlanKey> = world.cuda.steps.borrow().known[0].plans.iter().map(|(_, key)| *key).collect();
+    assert!(keys.len() > 2 && planned.all().count() == 2, "two kinds of layers: {}", keys.len());
+    let processors = world.cuda.device.processors();
+    assert_eq!(planned, Plans::new(processors, PAGE as usize, spans, keys), "as if it were made then");
+}
+
+/// The third decode step, before which `change` may change what was planned for it.
+fn third_step(change: impl FnOnce(&mut Plans)) -> Vec<(Option<u32>, Vec<f32>)> {
+    let mut world = World::new(emulated(true), "qwen3-gqa");
+    world.run(&[3, 3]);
+    change(world.cuda.steps.borrow_mut().ahead.as_mut().expect("a plan after a replay"));
+    world.sequences.iter_mut().for_each(|sequence| sequence.push(7));
+    world.step(&[0, 1, 2], |_| 1)
+}
+
+#[test]
+fn a_plan_made_ahead_is_used_for_the_lengths_it_was_made_for_alone() {
+    // What is wrong with it shows only where it is used.
+    let spoil = |ahead: &mut Plans| {
+        let mut turned = ahead.spans.clone();
+        turned.iter_mut().zip(ahead.spans.iter().rev()).for_each(|(span, other)| span.start = other.start);
+        let keys = ahead.all().map(|(key, _)| *key);
+        ahead.plans = Plans::new(ahead.processors, PAGE as usize, turned, keys).plans;
+    };
+    let right = third_step(|_| {});
+    assert!(third_step(spoil) != right, "it was not used");
+    let other_lengths = third_step(|ahead| {
+        spoil(ahead);
+        ahead.spans[1].start += 1;
+    });
+    assert!(other_lengths == right, "it was used for other lengths");
+}
+
+#[test]
 fn recordings_end_when_what_they_use_moves() {
     let mut world = World::new(emulated(true), "llama-gqa");
     world.run(&[3, 3]);

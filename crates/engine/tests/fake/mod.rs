@@ -53,6 +53,8 @@ impl Log {
 /// How a step goes wrong. In every case it has left rubbish where its results were to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    NotStarted,
+    PanicAtStart,
     Error,
     Panic,
     TooFewRows,
@@ -75,6 +77,8 @@ pub struct PageRunner {
     pages: Vec<Vec<u32>>,
     pub log: Log,
     pub faults: Faults,
+    /// Of the step that was started.
+    fault: Option<Fault>,
     /// How long a row takes.
     pub pace: Duration,
     /// Whether to read everything back; without, it only stores.
@@ -89,7 +93,7 @@ impl PageRunner {
         let page_size = page_size.as_usize();
         let pages = vec![vec![RUBBISH; page_size]; total.as_usize()];
         let (log, faults, pace) = (Log::default(), Faults::default(), Duration::ZERO);
-        Self { page_size, pages, log, faults, pace, reads: true }
+        Self { page_size, pages, log, faults, fault: None, pace, reads: true }
     }
 
     fn slot(&mut self, table: &[PageId], position: usize) -> &mut u32 {
@@ -154,17 +158,27 @@ impl PageRunner {
 }
 
 impl Runner for PageRunner {
-    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
+    fn start(&mut self, batch: &Batch) -> Result<(), BackendError> {
         let step = self.log.0.lock().unwrap().len();
         let fault = self.faults.0.lock().unwrap().remove(&step);
         // Of no rows none can be missing.
         let fault = fault.filter(|fault| *fault != Fault::TooFewRows || !batch.wanted().is_empty());
         self.store(batch, fault);
         self.note(batch);
+        match fault {
+            Some(Fault::NotStarted) => return Err(BackendError::Device("it is on strike".into())),
+            Some(Fault::PanicAtStart) => panic!("the queue is gone"),
+            _ => self.fault = fault,
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
         std::thread::sleep(self.pace * batch.rows().tokens.len() as u32);
         logits.clear(VOCAB);
-        match fault {
+        match self.fault.take() {
             None => self.read(batch, logits),
+            Some(Fault::NotStarted | Fault::PanicAtStart) => panic!("finished what was not started"),
             Some(Fault::Error) => return Err(BackendError::Device("it is on fire".into())),
             Some(Fault::Panic) => panic!("the kernel is gone"),
             Some(Fault::TooFewRows) => {}

@@ -86,7 +86,7 @@ class LLM:
 
     `model` is a directory in Hugging Face's layout, or a name on the hub like `org/name`; the built-in model unless
     given. The other arguments are those of `EngineOptions`. `progress` is called with what is loaded, the bytes done
-    and the bytes in all.
+    and the bytes in all; on a GPU then with "steps", how many of those it gets ready for are done, and all of them.
 
     >>> llm = LLM(max_batch=8)
     >>> outputs = llm.generate(["The Vec type is", "A String is"], SamplingParams(max_tokens=5))

@@ -1,7 +1,7 @@
 //! `octavo bench step`: whole decode steps on a GPU.
 
 use super::profile::{self, Part};
-use super::world::{self, Sequences};
+use super::world::{self, SPARE, Sequences};
 use super::{ALL, Geometry, open};
 use crate::bench::measure::{Samples, progress, time};
 use crate::report::{Goal, Report, Table};
@@ -16,7 +16,8 @@ use serde::Serialize;
 /// One token each of 1, 24 and 256 sequences, 512 and 4096 tokens long, from tokens to the chosen ones, for the
 /// geometries of four models with random weights in bf16. The floor is the bytes of weights, keys and values at the read
 /// bandwidth measured in the same run, plus what each kernel of a replayed graph costs. The device's time is the median
-/// of replays; that of the host is from tokens in to tokens out. JSON keys: cells, read_bandwidth_gb_s,
+/// of replays; that of the host is from tokens in to tokens out, of steps in which every sequence goes on by a token. What
+/// lies between is what the host does not do while the device computes. JSON keys: cells, read_bandwidth_gb_s,
 /// kernel_us, worst_over_floor_1, worst_over_floor.
 #[derive(Debug, clap::Args)]
 pub(in crate::bench) struct Args {
@@ -45,7 +46,6 @@ pub(in crate::bench) struct Args {
 
 const BATCHES: [usize; 3] = [1, 24, 256];
 const CONTEXTS: [u32; 2] = [512, 4096];
-const STEPS: usize = 20;
 /// What the weights and everything else but keys and values may need beside them.
 const ASIDE: u64 = 2 << 30;
 
@@ -140,15 +140,17 @@ fn measure(
             continue;
         }
         let mut sequences = Sequences::new(bench, &spec, batch, context)?;
-        // Launched and recorded, replayed.
-        sequences.decode(bench, &mut model)?;
-        sequences.decode(bench, &mut model)?;
         let mut host = Samples::default();
-        for _ in 0..STEPS {
-            let (took, done) = time(|| sequences.decode(bench, &mut model));
+        let lengths = context - SPARE..context + SPARE;
+        for length in lengths.clone() {
+            let (took, done) = time(|| sequences.decode_to(bench, &mut model, length));
             done?;
-            host.push(took.as_secs_f64() * 1e6);
+            // The first are launched and recorded, and replayed without a plan made ahead.
+            if length > lengths.start + 1 {
+                host.push(took.as_secs_f64() * 1e6);
+            }
         }
+        sequences.decode(bench, &mut model)?;
         let kernels = bench.cuda().replays().1;
         let device_us = (kernels > 0).then(|| bench.last_step()).transpose()?;
         let (host_us, kv_bytes) = (host.median(), sequences.bytes);

@@ -22,31 +22,34 @@ pub(super) fn spec(config: &ModelConfig, dtype: KvDtype) -> Result<KvSpec> {
     Ok(config.kv_spec(dtype, PageSize::DEFAULT, None)?)
 }
 
+/// Tokens by which sequences may be shorter or longer.
+pub(super) const SPARE: u32 = 16;
+
 /// Sequences of the same length, their pages in random order.
 pub(super) struct Sequences {
     arena: CudaArena,
     context: u32,
     /// By layer group and sequence: the index of the first page held, and the pages.
     tables: Vec<Vec<(u32, Vec<PageId>)>>,
+    /// Of all keys and values at this length.
     pub(super) bytes: u64,
 }
 
 impl Sequences {
     /// Bytes that it would take.
     pub(super) fn need(spec: &KvSpec, batch: usize, context: u32) -> u64 {
-        let pages: u64 = (0..spec.groups().len()).map(|group| u64::from(held(spec, group, context).1)).sum();
-        pages * batch as u64 * spec.page_bytes().0
+        bytes_of(spec, batch, spared(context))
     }
 
     pub(super) fn new(bench: &Bench, spec: &KvSpec, batch: usize, context: u32) -> Result<Self> {
-        let bytes = Self::need(spec, batch, context);
-        let pages = Pages(u32::try_from(bytes / spec.page_bytes().0)?);
+        let bytes = bytes_of(spec, batch, context..context);
+        let pages = Pages(u32::try_from(Self::need(spec, batch, context) / spec.page_bytes().0)?);
         let arena = bench.cuda().arena(PageLayout::new(spec), pages)?;
         bench.fill_pages(&arena)?;
         let mut order: Vec<PageId> = (0..pages.0).map(PageId).collect();
         Random::new(5).shuffle(&mut order);
         let tables = (0..spec.groups().len()).map(|group| {
-            let (first, count) = held(spec, group, context);
+            let (first, count) = held(spec, group, spared(context));
             (0..batch).map(|_| (first, order.split_off(order.len() - count as usize))).collect()
         });
         Ok(Self { tables: tables.collect(), arena, context, bytes })
@@ -54,8 +57,13 @@ impl Sequences {
 
     /// One token of each sequence, the last.
     pub(super) fn decode(&mut self, bench: &Bench, model: &mut Model<Cuda>) -> Result<()> {
-        let last = self.context - 1;
-        self.step(bench, model, last..self.context)?;
+        self.decode_to(bench, model, self.context)
+    }
+
+    /// One token of each sequence, which is `length` tokens long with it.
+    pub(super) fn decode_to(&mut self, bench: &Bench, model: &mut Model<Cuda>, length: u32) -> Result<()> {
+        assert!(length.abs_diff(self.context) <= SPARE, "pages for this length");
+        self.step(bench, model, length - 1..length)?;
         bench.cuda().chosen(self.tables[0].len())?;
         Ok(())
     }
@@ -99,10 +107,20 @@ impl Sequences {
     }
 }
 
-/// The index of the first page that a sequence of this length holds in a group, and how many.
-fn held(spec: &KvSpec, group: usize, context: u32) -> (u32, u32) {
+fn spared(context: u32) -> Range<u32> {
+    context.saturating_sub(SPARE)..context + SPARE
+}
+
+/// Of the pages that so many sequences hold while they grow through these lengths.
+fn bytes_of(spec: &KvSpec, batch: usize, lengths: Range<u32>) -> u64 {
+    let pages = |group| u64::from(held(spec, group, lengths.clone()).1);
+    (0..spec.groups().len()).map(pages).sum::<u64>() * batch as u64 * spec.page_bytes().0
+}
+
+/// The index of the first page that a sequence of these lengths holds in a group, and how many.
+fn held(spec: &KvSpec, group: usize, lengths: Range<u32>) -> (u32, u32) {
     let size = spec.page_size();
-    let first = spec.groups()[group].window.map_or(0, |window| context.saturating_sub(window.0));
+    let first = spec.groups()[group].window.map_or(0, |window| lengths.start.saturating_sub(window.0));
     let first = size.page_of(Tokens(first)).0;
-    (first, size.pages_for(Tokens(context)).0 - first)
+    (first, size.pages_for(Tokens(lengths.end)).0 - first)
 }
