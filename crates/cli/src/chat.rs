@@ -118,7 +118,7 @@ impl Chat<'_> {
                 if !self.terminal {
                     return Err(error);
                 }
-                eprintln!("octavo: {error:#} (/reset starts over)");
+                eprintln!("octavo: {} (/reset starts over)", crate::said(&error));
                 Ok(())
             }
         }

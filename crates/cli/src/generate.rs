@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// which knows a little about Rust.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
-    /// The prompt [default: standard input]
+    /// The prompt; `-` or nothing reads it from standard input
     prompt: Option<String>,
-    /// Read the prompt from FILE
+    /// Read the prompt from FILE; a line break at its end is not part of it, nor at that of standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
     /// Wrap the prompt in the model's chat template, as the user's message
@@ -115,20 +115,30 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     }
 }
 
+/// Editors and `echo` end a text with a line break that is not meant.
+fn without_last_break(mut text: String) -> String {
+    let kept = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).map(str::len);
+    text.truncate(kept.unwrap_or(text.len()));
+    text
+}
+
 impl Command {
     fn read_prompt(&self) -> Result<String> {
-        if let Some(prompt) = &self.prompt {
+        let input = self.prompt.as_deref() == Some("-");
+        if let Some(prompt) = self.prompt.as_ref().filter(|_| !input) {
             return Ok(prompt.clone());
         }
         if let Some(path) = &self.prompt_file {
-            return std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            return Ok(without_last_break(text));
         }
-        if std::io::stdin().is_terminal() {
+        if !input && std::io::stdin().is_terminal() {
             bail!("no prompt: give one as an argument, with --prompt-file, or on standard input");
         }
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
-        Ok(text)
+        Ok(without_last_break(text))
     }
 
     fn encode(&self, llm: &Llm, text: &str) -> Result<Vec<u32>> {

@@ -63,10 +63,21 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("octavo: {error:#}");
+            eprintln!("octavo: {}", said(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, but for those that it has told itself.
+pub(crate) fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
+        if !text.contains(&cause) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&cause);
+        }
+        text
+    })
 }
 
 /// The command line, with what a configuration file adds to it.

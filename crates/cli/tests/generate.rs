@@ -64,20 +64,32 @@ fn what_was_said_earlier_is_recalled_through_the_cache() {
 #[test]
 fn the_prompt_comes_from_a_file_or_from_standard_input() {
     let file = std::env::temp_dir().join(format!("octavo-prompt-{}", std::process::id()));
-    std::fs::write(&file, "fn main() {").unwrap();
+    std::fs::write(&file, "fn main() {\r\n").unwrap();
     let args = ["generate", "--temperature", "0", "-n", "8", "--json", "-"];
     let from_file = octavo(&[&args[..], &["--prompt-file", file.to_str().unwrap()]].concat());
     std::fs::remove_file(&file).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(b"fn main() {").unwrap();
-    let from_stdin = child.wait_with_output().unwrap();
-    let ids = |out: &[u8]| serde_json::from_slice::<Value>(out).unwrap()["token_ids"].clone();
-    assert_eq!(ids(&from_file.stdout), ids(&from_stdin.stdout));
+    let from_stdin = |more: &[&str], text: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
+            .args([&args[..], more].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let ids = |out: &[u8]| serde_json::from_slice::<Value>(out).unwrap()["prompt_token_ids"].clone();
+    let given = ids(&octavo(&[&args[..], &["fn main() {"]].concat()).stdout);
+    assert_eq!(ids(&from_file.stdout), given, "a line break at the end is not meant");
+    assert_eq!(ids(&from_stdin(&[], "fn main() {").stdout), given);
+    assert_eq!(ids(&from_stdin(&["-"], "fn main() {\n").stdout), given);
+}
+
+#[test]
+fn an_error_is_told_with_its_cause_once() {
+    let failed = octavo(&["generate", "--model", "/nowhere/at/all", "hello"]);
+    let text = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!((failed.status.code(), text.matches("No such file").count()), (Some(1), 1), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod block;
 mod config;
+mod damage;
 mod decoder;
 mod files;
 mod gemma3;

@@ -1,3 +1,4 @@
+use crate::damage;
 use crate::files::{FileSet, Source, WeightMap};
 use octavo_backend::{BackendError, TensorRef, WeightDtype};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
@@ -19,8 +20,12 @@ pub enum LoadError {
     #[error("{file} is not a readable safetensors file: {source}")]
     Header { file: String, source: SafeTensorError },
     #[error(
-        "{file} has {found} bytes, but its header describes {expected}: the file is incomplete or damaged"
+        "the tensor {tensor} ends at byte {expected} of {file}, which has {found}: the file is incomplete, fetch it again"
     )]
+    Cut { tensor: String, file: String, expected: usize, found: usize },
+    #[error("the tensor {tensor} in {file} is described wrongly: {why}")]
+    Damaged { tensor: String, file: String, why: String },
+    #[error("{file} has {found} bytes, but its header describes {expected}: the file is damaged")]
     Length { file: String, expected: usize, found: usize },
     #[error("the tensor {tensor} is in both {first} and {second}")]
     Duplicate { tensor: String, first: String, second: String },
@@ -105,13 +110,9 @@ impl Weights {
 
     fn add(&mut self, name: String, source: Source) -> Result<(), LoadError> {
         let bytes = source.bytes();
-        let (header, metadata) = SafeTensors::read_metadata(bytes)
-            .map_err(|source| LoadError::Header { file: name.clone(), source })?;
+        let (header, metadata) =
+            SafeTensors::read_metadata(bytes).map_err(|source| damage::explain(&name, bytes, source))?;
         let start = header + size_of::<u64>();
-        let expected = start + metadata.data_len();
-        if bytes.len() != expected {
-            return Err(LoadError::Length { file: name, expected, found: bytes.len() });
-        }
         for (tensor, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;
             let entry = Entry {

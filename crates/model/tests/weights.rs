@@ -138,9 +138,31 @@ fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
         assert!(text.contains("model.safetensors"), "{len} bytes: {text}");
     }
     write(dir.path(), "model.safetensors", [&whole[..], &[0]].concat());
-    assert!(error(dir.path()).to_string().contains("model.safetensors"), "a byte too many");
+    assert!(matches!(error(dir.path()), LoadError::Length { .. }), "a byte too many");
     write(dir.path(), "model.safetensors", whole);
     Weights::open(dir.path()).unwrap();
+}
+
+/// The tensor that the end lies in, not a later one; and one that cannot be what the header says.
+#[test]
+fn a_tensor_that_is_cut_off_or_described_wrongly_is_named() {
+    let (a, b, c) = (floats(&[1.0, 2.0]), floats(&[3.0]), floats(&[4.0, 5.0, 6.0]));
+    let whole = file(&[("a", "F32", &[1, 2], &a), ("b", "F32", &[1], &b), ("c", "F32", &[3], &c)]);
+    let dir = tempfile::tempdir().unwrap();
+    let (end_of_a, end_of_b) = (whole.len() - 16, whole.len() - 12);
+    for (len, tensor) in [(end_of_a - 1, "a"), (end_of_a, "b"), (end_of_b, "c"), (whole.len() - 1, "c")] {
+        write(dir.path(), "model.safetensors", &whole[..len]);
+        let text = error(dir.path()).to_string();
+        assert!(text.contains(&format!("the tensor {tensor} ends at byte")), "{len} bytes: {text}");
+        assert!(text.contains("model.safetensors"), "{text}");
+    }
+    let too_short = file(&[("a", "F32", &[1, 2], &a), ("b", "F32", &[2], &b)]);
+    let no_type = file(&[("a", "F32", &[1, 2], &a), ("b", "F33", &[1], &b)]);
+    for bytes in [too_short, no_type] {
+        write(dir.path(), "model.safetensors", bytes);
+        let text = error(dir.path()).to_string();
+        assert!(text.contains("the tensor b in model.safetensors is described wrongly"), "{text}");
+    }
 }
 
 #[test]
