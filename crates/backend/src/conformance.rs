@@ -59,15 +59,29 @@ pub struct Tolerance {
     pub linear_int8: f32,
     /// Attention: relative to the largest value (as in keys and values), which is 1.
     pub attention: f32,
+    /// Attention over keys and values in fp8: the same measure. A back end may round queries and weights to bf16.
+    pub attention_fp8: f32,
 }
 
 impl Tolerance {
     /// For back ends that compute in f32.
-    pub const F32: Self =
-        Self { elementwise: 1e-5, linear: 1e-5, linear_bf16: 4e-3, linear_int8: 1e-2, attention: 5e-5 };
+    pub const F32: Self = Self {
+        elementwise: 1e-5,
+        linear: 1e-5,
+        linear_bf16: 4e-3,
+        linear_int8: 1e-2,
+        attention: 5e-5,
+        attention_fp8: 4e-3,
+    };
     /// For back ends that keep activations in bf16.
-    pub const BF16: Self =
-        Self { elementwise: 1e-2, linear: 1e-2, linear_bf16: 1e-2, linear_int8: 2e-2, attention: 1e-2 };
+    pub const BF16: Self = Self {
+        elementwise: 1e-2,
+        linear: 1e-2,
+        linear_bf16: 1e-2,
+        linear_int8: 2e-2,
+        attention: 1e-2,
+        attention_fp8: 1e-2,
+    };
 }
 
 /// Writes one test for each property of the suite. The first argument makes a back end and is evaluated in each

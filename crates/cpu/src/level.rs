@@ -4,7 +4,7 @@ pub enum Level {
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512 F, BW, DQ and VL; VNNI and VBMI are asked for apart, where they are used.
+    /// AVX-512 F, BW, DQ and VL; VNNI and BF16 are asked for apart, where they are used.
     Avx512,
 }
 

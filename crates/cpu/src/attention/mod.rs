@@ -1,13 +1,19 @@
 //! Attention over pages, for ragged batches: one row of a decode and the rows of a prefill chunk alike.
 
 mod arithmetic;
+#[cfg(target_arch = "x86_64")]
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod dots;
+#[cfg(target_arch = "x86_64")]
+mod e4m3;
 mod element;
 mod float;
 #[cfg(target_arch = "x86_64")]
 mod integer;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
-mod planes;
+mod paired;
 mod reduce;
 mod scratch;
 mod softmax;
@@ -19,6 +25,8 @@ use crate::simd::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::{Arena, Buf, Level, Pool};
+#[cfg(target_arch = "x86_64")]
+use dots::Dots;
 use element::{Bf16, Element, F16, F32, Fp8, Int8};
 use float::Float;
 #[cfg(target_arch = "x86_64")]
@@ -26,8 +34,6 @@ use integer::Integer;
 use kernel::Work;
 use octavo_backend::{AttentionSpec, PageLayout, Rows, Span, TableView};
 use octavo_types::KvDtype;
-#[cfg(target_arch = "x86_64")]
-use planes::Planes;
 use std::ops::Range;
 use tile::{BLOCK, HeadPages, TILE};
 
@@ -210,13 +216,13 @@ unsafe impl Sync for Shared {}
 /// As [`kernel::run`]; the machine has `level`.
 unsafe fn compute(level: Level, dtype: KvDtype, work: &[Work<'_>]) {
     #[cfg(target_arch = "x86_64")]
-    if level == Level::Avx512 && work[0].dim <= integer::WIDEST && bytes_multiply() {
+    if level == Level::Avx512 {
         match dtype {
             // SAFETY: as the caller promised, and the instructions are there.
-            KvDtype::Fp8 => return unsafe { avx512_integer::<Fp8>(work) },
+            KvDtype::Fp8 if dots::available() => return unsafe { avx512_dots(work) },
             // SAFETY: as above.
-            KvDtype::Int8 => return unsafe { avx512_integer::<Int8>(work) },
-            KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => {}
+            KvDtype::Int8 if integer::available(work[0].dim) => return unsafe { avx512_integer(work) },
+            _ => {}
         }
     }
     // SAFETY: as the caller promised.
@@ -251,17 +257,18 @@ unsafe fn avx512<E: Element>(work: &[Work<'_>]) {
     unsafe { kernel::run::<Float<Avx512, E>>(work) }
 }
 
-/// Whether the processor multiplies bytes, and looks them up in tables.
 #[cfg(target_arch = "x86_64")]
-fn bytes_multiply() -> bool {
-    is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vbmi")
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn avx512_dots(work: &[Work<'_>]) {
+    // SAFETY: as the caller promised.
+    unsafe { kernel::run::<Dots>(work) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c")]
-unsafe fn avx512_integer<E: Planes>(work: &[Work<'_>]) {
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn avx512_integer(work: &[Work<'_>]) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Integer<E>>(work) }
+    unsafe { kernel::run::<Integer>(work) }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,15 +1,14 @@
 //! Sums of values in bytes, by weights in two bytes: the second half of [`integer`](super::integer).
 //!
-//! Four positions lie together in a lane. That leaves outputs in an order of their own until [`arrange`]: vector `m`
-//! of every 64 has the elements `4 m..` of every sixteen.
+//! Four positions lie together in a lane. That leaves outputs in an order of their own until they are
+//! [brought in order](super::bytes::in_order).
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Block, Tile, slots_in, tiles_of};
-use super::integer::{CHUNK, load};
-use super::planes::Planes;
+use super::arithmetic::{Block, Tile, tiles_of};
+use super::bytes::{CHUNK, load};
 use super::tile::{BLOCK, TILE};
-use crate::simd::{Avx512, LANES, Simd};
+use crate::simd::{Avx512, LANES};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -19,64 +18,43 @@ const LARGEST: f32 = 65280.0;
 const GROUP: usize = 4;
 const GROUPS: usize = TILE / GROUP;
 
-/// Weights of one query: high bytes, low bytes, and both rounded to a high byte; four positions each.
-type Weights = [[[i32; GROUPS]; BLOCK]; 3];
+/// Weights of one query: high bytes and low bytes; four positions each.
+type Weights = [[[i32; GROUPS]; BLOCK]; 2];
 
 /// # Safety
 /// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
 #[inline(always)]
-pub(crate) unsafe fn stage<E: Planes>(tile: &mut Tile, slots: &Range<usize>, to: *mut f32) {
+pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.
     unsafe {
-        let mut worst = _mm512_setzero_si512();
         for group in slots.start / GROUP..slots.end.div_ceil(GROUP) {
             for chunk in (0..tile.width).step_by(CHUNK) {
-                let to = to.add(group * GROUP * tile.width + chunk * 4).cast::<[__m512i; 2]>();
-                for (i, stored) in interleaved::<0, 4>(tile, group, chunk).into_iter().enumerate() {
-                    to.add(i).write(E::values(stored, &mut worst));
-                }
+                let to = to.add(group * tile.width + chunk).cast::<[__m512i; 4]>();
+                to.write(interleaved::<0, 4>(tile, group, chunk));
             }
         }
-        tile.numbers[1] = E::numbers(worst);
     }
 }
 
 /// # Safety
 /// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
-pub(crate) unsafe fn add_values<E: Planes, const Q: usize, const STAGED: bool>(
+pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
     block: &Block,
     slots: &Range<usize>,
     weights: &[[__m512; BLOCK]; Q],
     outputs: [*mut f32; Q],
 ) {
     let tiles = tiles_of(slots);
-    let mut short = [[[[0; GROUPS]; BLOCK]; 3]; Q];
+    let mut short = [[[[0; GROUPS]; BLOCK]; 2]; Q];
     // SAFETY: as the caller promised.
     unsafe {
-        let factors = shorten::<E, Q>(weights, tiles.clone(), &mut short);
-        let mut worst = _mm512_setzero_si512();
-        let mut part =
-            Part { block, tiles: tiles.clone(), weights: &short, factors, outputs, worst: &mut worst };
+        let factors = shorten::<Q>(weights, tiles.clone(), &mut short);
+        let part = Part { block, tiles, weights: &short, factors, outputs };
         for chunk in (0..block.0[0].width).step_by(CHUNK) {
-            // As many sums at a time as registers hold beside the tables that values are looked up in.
-            if E::LOW {
-                part.add::<E, STAGED, 0, 1>(chunk);
-                part.add::<E, STAGED, 1, 1>(chunk);
-                part.add::<E, STAGED, 2, 1>(chunk);
-                part.add::<E, STAGED, 3, 1>(chunk);
-            } else {
-                part.add::<E, STAGED, 0, 2>(chunk);
-                part.add::<E, STAGED, 2, 2>(chunk);
-            }
-        }
-        if !STAGED && E::numbers(worst) {
-            return;
-        }
-        for tile in tiles {
-            if !STAGED || !block.0[tile].numbers[1] {
-                mark::<E, Q>(&block.0[tile], &slots_in(slots, tile), outputs);
-            }
+            // As many sums at a time as registers hold.
+            part.add::<STAGED, 0, 2>(chunk);
+            part.add::<STAGED, 2, 2>(chunk);
         }
     }
 }
@@ -109,7 +87,7 @@ unsafe fn quarters(x: __m512) -> [__m512; 4] {
 
 /// Weights as integers in `short`; what their products are to be multiplied with.
 #[inline(always)]
-unsafe fn shorten<E: Planes, const Q: usize>(
+unsafe fn shorten<const Q: usize>(
     weights: &[[__m512; BLOCK]; Q],
     tiles: Range<usize>,
     short: &mut [Weights; Q],
@@ -126,7 +104,7 @@ unsafe fn shorten<E: Planes, const Q: usize>(
         // No weight at all: the quotient is infinite and its products no numbers, which convert to integers whose
         // low bytes are 0.
         let scales = quarters(_mm512_div_ps(_mm512_set1_ps(LARGEST), largest));
-        let factors = quarters(_mm512_mul_ps(largest, _mm512_set1_ps(E::UNIT / LARGEST)));
+        let factors = quarters(_mm512_mul_ps(largest, _mm512_set1_ps(1.0 / LARGEST)));
         let mut kept = [factors[0]; Q];
         for n in 0..Q {
             for tile in tiles.clone() {
@@ -134,10 +112,6 @@ unsafe fn shorten<E: Planes, const Q: usize>(
                 let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(x));
                 _mm_storeu_si128(short[n][0][tile].as_mut_ptr().cast(), high);
                 _mm_storeu_si128(short[n][1][tile].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
-                if E::LOW {
-                    let x = _mm512_srli_epi32::<8>(_mm512_add_epi32(x, _mm512_set1_epi32(128)));
-                    _mm_storeu_si128(short[n][2][tile].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
-                }
             }
             kept[n] = factors[n];
         }
@@ -145,7 +119,7 @@ unsafe fn shorten<E: Planes, const Q: usize>(
     }
 }
 
-/// Four rows of values, their elements from `chunk` on: `N` vectors from number `FIRST` on.
+/// Four rows of values less 128, their elements from `chunk` on: `N` vectors from number `FIRST` on.
 #[inline(always)]
 unsafe fn interleaved<const FIRST: usize, const N: usize>(
     tile: &Tile,
@@ -157,7 +131,7 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
         let mut row = tile.stored[1].wrapping_add(group.wrapping_mul(GROUP * tile.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
-            x[i] = load(row, chunk, tile.dim);
+            x[i] = load::<false>(row, chunk, tile.dim);
             // All parts read the same lines.
             if FIRST <= i && i < FIRST + N {
                 tile.fetch::<Avx512>(1, row.wrapping_add(chunk));
@@ -171,11 +145,12 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
             } else {
                 (_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3]))
             };
-            out[i] = if (FIRST + i).is_multiple_of(2) {
+            let all = if (FIRST + i).is_multiple_of(2) {
                 _mm512_unpacklo_epi16(ab, cd)
             } else {
                 _mm512_unpackhi_epi16(ab, cd)
             };
+            out[i] = _mm512_xor_si512(all, _mm512_set1_epi8(-128));
         }
         out
     }
@@ -188,40 +163,36 @@ struct Part<'a, const Q: usize> {
     weights: &'a [Weights; Q],
     factors: [__m512; Q],
     outputs: [*mut f32; Q],
-    worst: &'a mut __m512i,
 }
 
 impl<const Q: usize> Part<'_, Q> {
     /// `outputs[i] += weights[i] * values` for the `N` vectors from number `FIRST` on of a chunk.
     #[inline(always)]
-    unsafe fn add<E: Planes, const STAGED: bool, const FIRST: usize, const N: usize>(
-        &mut self,
-        chunk: usize,
-    ) {
+    unsafe fn add<const STAGED: bool, const FIRST: usize, const N: usize>(&self, chunk: usize) {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
             let zero = [[_mm512_setzero_si512(); N]; Q];
-            let (mut high, mut low, mut worst) = (zero, zero, *self.worst);
+            let (mut high, mut low) = (zero, zero);
             for t in self.tiles.clone() {
                 let tile = &self.block.0[t];
                 for group in 0..GROUPS {
-                    let values = Self::values::<E, STAGED, FIRST, N>(tile, group, chunk, &mut worst);
+                    let values = if STAGED {
+                        let at = group.wrapping_mul(tile.width).wrapping_add(chunk);
+                        let at = tile.rows[1].cast::<f32>().wrapping_add(at).cast::<__m512i>();
+                        at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
+                    } else {
+                        interleaved::<FIRST, N>(tile, group, chunk)
+                    };
                     for n in 0..Q {
                         let h = _mm512_set1_epi32(self.weights[n][0][t][group]);
                         let l = _mm512_set1_epi32(self.weights[n][1][t][group]);
-                        let rounded =
-                            if E::LOW { _mm512_set1_epi32(self.weights[n][2][t][group]) } else { h };
                         for i in 0..N {
-                            high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i][0]);
-                            low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i][0]);
-                            if E::LOW {
-                                low[n][i] = _mm512_dpbusd_epi32(low[n][i], rounded, values[i][1]);
-                            }
+                            high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i]);
+                            low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i]);
                         }
                     }
                 }
             }
-            *self.worst = worst;
             for n in 0..Q {
                 for i in 0..N {
                     let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
@@ -229,72 +200,6 @@ impl<const Q: usize> Part<'_, Q> {
                     let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), self.factors[n], _mm512_load_ps(to));
                     _mm512_store_ps(to, sum);
                 }
-            }
-        }
-    }
-
-    /// High and low bytes of a group's values.
-    #[inline(always)]
-    unsafe fn values<E: Planes, const STAGED: bool, const FIRST: usize, const N: usize>(
-        tile: &Tile,
-        group: usize,
-        chunk: usize,
-        worst: &mut __m512i,
-    ) -> [[__m512i; 2]; N] {
-        // SAFETY: as the caller promised.
-        unsafe {
-            if STAGED {
-                let at = group.wrapping_mul(GROUP * tile.width).wrapping_add(chunk * 4);
-                let at = tile.rows[1].cast::<f32>().wrapping_add(at).cast::<[__m512i; 2]>();
-                return at.wrapping_add(FIRST).cast::<[[__m512i; 2]; N]>().read();
-            }
-            let stored = interleaved::<FIRST, N>(tile, group, chunk);
-            let mut values = [[_mm512_setzero_si512(); 2]; N];
-            for i in 0..N {
-                values[i] = E::values(stored[i], worst);
-            }
-            values
-        }
-    }
-}
-
-/// Outputs of elements that are no numbers are none either.
-#[cold]
-#[inline(never)]
-unsafe fn mark<E: Planes, const Q: usize>(tile: &Tile, slots: &Range<usize>, outputs: [*mut f32; Q]) {
-    for slot in slots.clone() {
-        // SAFETY: a stored row, and outputs as wide as whole chunks.
-        unsafe {
-            let row = std::slice::from_raw_parts(tile.stored[1].add(slot * tile.row_bytes), tile.dim);
-            for (i, _) in row.iter().enumerate().filter(|(_, x)| !E::number(**x)) {
-                // Element 16 k + 4 m + j of a chunk is number 4 k + j of vector m.
-                let at = i / CHUNK * CHUNK + i % 16 / 4 * LANES + i % CHUNK / 16 * 4 + i % 4;
-                for output in outputs {
-                    *output.add(at) = f32::NAN;
-                }
-            }
-        }
-    }
-}
-
-/// Brings outputs in order.
-///
-/// # Safety
-/// As [`Arithmetic::arrange`](super::arithmetic::Arithmetic::arrange).
-#[inline(always)]
-pub(crate) unsafe fn arrange(output: *mut f32, width: usize) {
-    for chunk in (0..width).step_by(CHUNK) {
-        // SAFETY: as the caller promised.
-        unsafe {
-            let at = output.add(chunk);
-            let vectors = [
-                Avx512::load(at),
-                Avx512::load(at.add(LANES)),
-                Avx512::load(at.add(2 * LANES)),
-                Avx512::load(at.add(3 * LANES)),
-            ];
-            for (i, vector) in Avx512::transpose_quarters(vectors).into_iter().enumerate() {
-                Avx512::store(at.add(i * LANES), vector);
             }
         }
     }

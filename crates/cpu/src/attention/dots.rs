@@ -1,0 +1,251 @@
+//! Dot products of bf16, for fp8 on processors that have them: two multiply-adds a lane where f32 has one.
+//!
+//! - Elements are exact (see [`e4m3`](super::e4m3)), but that the processor takes subnormal ones for 0: less than a
+//!   1/28000 of a row's largest, which is 448.
+//! - A query is rounded to bf16, once: an eighth bit, where the keys have their fourth.
+//! - The weights of values, times their scales, are rounded to bf16: by every query for itself.
+//!
+//! Keys are transposed, so that a lane is a position; a score is summed in two parts, the even and the odd elements.
+
+#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
+
+use super::arithmetic::{Arithmetic, Block, Tile};
+use super::bytes::{CHUNK, GROUP, by_position, keys, place, query_part};
+use super::e4m3::{Numbers, UNIT, words};
+use super::paired;
+use super::softmax::State;
+use super::tile::BLOCK;
+use crate::simd::{Avx512, LANES, Simd};
+use octavo_backend::codec::e4m3;
+use std::arch::x86_64::*;
+use std::mem::transmute;
+use std::ops::Range;
+
+/// What scales are multiplied with, so that products with elements in [`UNIT`]s are far from the smallest numbers.
+const LIFT: f32 = power(80);
+/// The exponent of a stored query's largest element, for the same reason.
+const QUERY_EXPONENT: i32 = 120;
+
+const fn power(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// The processor has the instructions.
+pub(crate) fn available() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+/// # Safety
+/// AVX-512 F, BW, DQ, VL and BF16, for all methods.
+pub(crate) struct Dots;
+
+/// Adds the products of pairs of bf16: of the second, then of the first.
+///
+/// # Safety
+/// AVX-512 BF16.
+#[inline(always)]
+pub(crate) unsafe fn dot(sum: __m512, x: __m512i, y: __m512i) -> __m512 {
+    // SAFETY: as the caller promised; the types differ in name alone.
+    unsafe { _mm512_dpbf16_ps(sum, transmute::<__m512i, __m512bh>(x), transmute::<__m512i, __m512bh>(y)) }
+}
+
+impl Arithmetic for Dots {
+    type S = Avx512;
+    const STEP: usize = CHUNK;
+    const STAGE_FROM: usize = 9;
+    const PADS: bool = true;
+    const SCALED: bool = true;
+    const SHIFTED: bool = false;
+
+    #[inline(always)]
+    unsafe fn parameters(stored: *const u8) -> [__m512; 2] {
+        // SAFETY: as the caller promised.
+        unsafe { [_mm512_mul_ps(_mm512_loadu_ps(stored.cast()), _mm512_set1_ps(LIFT)), _mm512_setzero_ps()] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_query(
+        from: *const f32,
+        dim: usize,
+        scale: f32,
+        to: *mut f32,
+        _width: usize,
+        state: &mut State,
+    ) {
+        // SAFETY: `dim` readable numbers, and a row of scratch.
+        unsafe {
+            let mut largest = _mm512_setzero_ps();
+            for i in (0..dim).step_by(LANES) {
+                largest = _mm512_max_ps(largest, _mm512_abs_ps(query_part(from, i, dim)));
+            }
+            let exponent = (Avx512::largest(largest).to_bits() >> 23) as i32 - 127;
+            // At most what f32 has: queries that small stay smaller.
+            let lift = (QUERY_EXPONENT - exponent).min(126);
+            state.factor = scale * (power(120 - lift) / LIFT);
+            for i in (0..dim).step_by(LANES) {
+                let x = _mm512_mul_ps(query_part(from, i, dim), _mm512_set1_ps(power(lift)));
+                let x = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+                // As `words` brings the elements of a key: the even ones of every four, then the odd ones.
+                let x = _mm256_shufflehi_epi16::<0b11_01_10_00>(_mm256_shufflelo_epi16::<0b11_01_10_00>(x));
+                _mm256_storeu_si256(to.cast::<u16>().add(i).cast(), x);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
+        // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
+        unsafe {
+            let mut numbers = Numbers::new();
+            for chunk in (0..tile.width).step_by(CHUNK) {
+                let to = to[0].cast::<[__m512i; 2]>().add(chunk / GROUP);
+                let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
+                for (j, two) in halves.into_iter().flatten().enumerate() {
+                    for (i, keys) in by_position(two).into_iter().enumerate() {
+                        numbers.see(keys);
+                        to.add(2 * j + i).write(words(keys));
+                    }
+                }
+            }
+            tile.numbers[0] = numbers.all();
+            paired::stage(tile, slots, to[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        slots: &Range<usize>,
+        queries: [*const f32; Q],
+    ) -> [__m512; Q] {
+        // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
+        unsafe {
+            let mut sums = Products::new();
+            let whole = if STAGED { 0 } else { tile.dim / CHUNK * CHUNK };
+            for chunk in (0..whole).step_by(CHUNK) {
+                sums.add_chunk::<true>(tile, &queries, chunk);
+            }
+            for chunk in (whole..tile.width).step_by(CHUNK) {
+                if STAGED {
+                    sums.add_staged(tile, &queries, chunk);
+                } else {
+                    sums.add_chunk::<false>(tile, &queries, chunk);
+                }
+            }
+            let mut scores = [_mm512_setzero_ps(); Q];
+            for n in 0..Q {
+                scores[n] = _mm512_add_ps(sums.even[n], sums.odd[n]);
+            }
+            if !(if STAGED { tile.numbers[0] } else { sums.numbers.all() }) {
+                mark(tile, slots, &mut scores);
+            }
+            scores
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        block: &Block,
+        slots: &Range<usize>,
+        weights: &[[__m512; BLOCK]; Q],
+        outputs: [*mut f32; Q],
+    ) {
+        // SAFETY: as the caller promised.
+        unsafe { paired::add_values::<Q, STAGED>(block, slots, weights, outputs) }
+    }
+
+    #[inline(always)]
+    unsafe fn arrange(output: *mut f32, width: usize) {
+        // SAFETY: as the caller promised.
+        unsafe { paired::arrange(output, width, UNIT / LIFT) }
+    }
+}
+
+/// Sums of products of queries with sixteen keys, by even and by odd elements.
+struct Products<const Q: usize> {
+    even: [__m512; Q],
+    odd: [__m512; Q],
+    numbers: Numbers,
+}
+
+impl<const Q: usize> Products<Q> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        // SAFETY: AVX-512 F.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            Self { even: [zero; Q], odd: [zero; Q], numbers: Numbers::new() }
+        }
+    }
+
+    /// Adds those of the elements from `at` on: four of each key.
+    #[inline(always)]
+    unsafe fn add(&mut self, queries: &[*const f32; Q], keys: [__m512i; 2], at: usize) {
+        // SAFETY: as the caller promised: four elements of each query.
+        unsafe {
+            for n in 0..Q {
+                let pairs = queries[n].cast::<u16>().wrapping_add(at).cast::<i32>();
+                self.even[n] = dot(self.even[n], keys[0], _mm512_set1_epi32(pairs.read()));
+                self.odd[n] = dot(self.odd[n], keys[1], _mm512_set1_epi32(pairs.wrapping_add(1).read()));
+            }
+        }
+    }
+
+    /// Adds those of a chunk.
+    #[inline(always)]
+    unsafe fn add_chunk<const WHOLE: bool>(&mut self, tile: &Tile, queries: &[*const f32; Q], chunk: usize) {
+        // SAFETY: as the caller promised. Written out, as a loop would keep them all in memory.
+        unsafe {
+            let [a, b, c, d] = keys::<WHOLE, 0>(tile, chunk);
+            self.add_two(queries, a, chunk + place(0));
+            self.add_two(queries, b, chunk + place(2));
+            self.add_two(queries, c, chunk + place(4));
+            self.add_two(queries, d, chunk + place(6));
+            let [a, b, c, d] = keys::<WHOLE, 1>(tile, chunk);
+            self.add_two(queries, a, chunk + place(8));
+            self.add_two(queries, b, chunk + place(10));
+            self.add_two(queries, c, chunk + place(12));
+            self.add_two(queries, d, chunk + place(14));
+        }
+    }
+
+    /// The same from staged keys, in the same order.
+    #[inline(always)]
+    unsafe fn add_staged(&mut self, tile: &Tile, queries: &[*const f32; Q], chunk: usize) {
+        let keys = tile.rows[0].cast::<[__m512i; 2]>().wrapping_add(chunk / GROUP);
+        for i in 0..CHUNK / GROUP {
+            // SAFETY: as the caller promised.
+            unsafe { self.add(queries, keys.wrapping_add(i).read(), chunk + place(i)) };
+        }
+    }
+
+    /// Adds those of two of the [`keys`], the first of whose elements are those from `at` on.
+    #[inline(always)]
+    unsafe fn add_two(&mut self, queries: &[*const f32; Q], two: [__m512i; 2], at: usize) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let [a, b] = by_position(two);
+            self.numbers.see(a);
+            self.add(queries, words(a), at);
+            self.numbers.see(b);
+            self.add(queries, words(b), at + place(1));
+        }
+    }
+}
+
+/// Scores of keys with an element that is no number are none either.
+#[cold]
+#[inline(never)]
+unsafe fn mark<const Q: usize>(tile: &Tile, slots: &Range<usize>, scores: &mut [__m512; Q]) {
+    for slot in slots.clone() {
+        // SAFETY: a stored row; sixteen lanes.
+        unsafe {
+            let row = std::slice::from_raw_parts(tile.stored[0].add(slot * tile.row_bytes), tile.dim);
+            if row.iter().any(|x| e4m3::to_f32(*x).is_nan()) {
+                for score in scores.iter_mut() {
+                    *std::ptr::from_mut(score).cast::<f32>().add(slot) = f32::NAN;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Sums of values in fp8, by weights in bf16: the second half of [`dots`](super::dots).
+//!
+//! Two positions lie together in a lane, which an output sums in order. That leaves outputs in an order of their own
+//! until [`arrange`]: of every sixteen, vector `2 j + h` of a chunk has elements `8 j + h`, `8 j + h + 2` and so on.
+
+#![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
+
+use super::arithmetic::{Block, Tile, slots_in, tiles_of};
+use super::bytes::{CHUNK, in_order, load};
+use super::dots::dot;
+use super::e4m3::{Numbers, words};
+use super::tile::{BLOCK, TILE};
+use crate::simd::{Avx512, LANES, Simd};
+use octavo_backend::codec::e4m3;
+use std::arch::x86_64::*;
+use std::mem::transmute;
+use std::ops::Range;
+
+const PAIRS: usize = TILE / 2;
+/// Vectors of an output's chunk.
+const VECTORS: usize = CHUNK / LANES;
+
+/// Weights of one query, two positions each.
+type Weights = [[i32; PAIRS]; BLOCK];
+
+/// # Safety
+/// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
+#[inline(always)]
+pub(crate) unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: *mut f32) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let mut numbers = Numbers::new();
+        for pair in slots.start / 2..slots.end.div_ceil(2) {
+            for chunk in (0..tile.width).step_by(CHUNK) {
+                let to = to.add(pair * tile.width + chunk).cast::<[__m512i; VECTORS]>();
+                to.write(values(tile, pair, chunk, &mut numbers));
+            }
+        }
+        tile.numbers[1] = numbers.all();
+    }
+}
+
+/// # Safety
+/// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
+#[inline(always)]
+pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
+    block: &Block,
+    slots: &Range<usize>,
+    weights: &[[__m512; BLOCK]; Q],
+    outputs: [*mut f32; Q],
+) {
+    let tiles = tiles_of(slots);
+    let mut short = [[[0; PAIRS]; BLOCK]; Q];
+    // SAFETY: as the caller promised; a tile has as many weights as fit into its pairs.
+    unsafe {
+        for n in 0..Q {
+            for tile in tiles.clone() {
+                let pairs = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(weights[n][tile]));
+                _mm256_storeu_si256(short[n][tile].as_mut_ptr().cast(), pairs);
+            }
+        }
+        let mut numbers = Numbers::new();
+        for chunk in (0..block.0[0].width).step_by(CHUNK) {
+            add::<Q, STAGED>(block, tiles.clone(), &short, outputs, chunk, &mut numbers);
+        }
+        if !STAGED && numbers.all() {
+            return;
+        }
+        for tile in tiles {
+            if !STAGED || !block.0[tile].numbers[1] {
+                mark(&block.0[tile], &slots_in(slots, tile), outputs);
+            }
+        }
+    }
+}
+
+/// `outputs[i] += weights[i] * values` for a chunk.
+#[inline(always)]
+unsafe fn add<const Q: usize, const STAGED: bool>(
+    block: &Block,
+    tiles: Range<usize>,
+    weights: &[Weights; Q],
+    outputs: [*mut f32; Q],
+    chunk: usize,
+    numbers: &mut Numbers,
+) {
+    // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); VECTORS]; Q];
+        for n in 0..Q {
+            for i in 0..VECTORS {
+                sums[n][i] = _mm512_load_ps(outputs[n].add(chunk + i * LANES));
+            }
+        }
+        let mut seen = *numbers;
+        for t in tiles {
+            let tile = &block.0[t];
+            for pair in 0..PAIRS {
+                let values = if STAGED {
+                    let at = pair.wrapping_mul(tile.width).wrapping_add(chunk);
+                    tile.rows[1].cast::<f32>().wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
+                } else {
+                    values(tile, pair, chunk, &mut seen)
+                };
+                for n in 0..Q {
+                    let weight = _mm512_set1_epi32(weights[n][t][pair]);
+                    for i in 0..VECTORS {
+                        sums[n][i] = dot(sums[n][i], values[i], weight);
+                    }
+                }
+            }
+        }
+        *numbers = seen;
+        for n in 0..Q {
+            for i in 0..VECTORS {
+                _mm512_store_ps(outputs[n].add(chunk + i * LANES), sums[n][i]);
+            }
+        }
+    }
+}
+
+/// A chunk of two rows, in bf16 and paired.
+#[inline(always)]
+unsafe fn values(tile: &Tile, pair: usize, chunk: usize, numbers: &mut Numbers) -> [__m512i; VECTORS] {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let first = tile.stored[1].wrapping_add(pair.wrapping_mul(2 * tile.row_bytes));
+        let second = first.wrapping_add(tile.row_bytes);
+        let (x, y) = (load::<false>(first, chunk, tile.dim), load::<false>(second, chunk, tile.dim));
+        tile.fetch::<Avx512>(1, first.wrapping_add(chunk));
+        tile.fetch::<Avx512>(1, second.wrapping_add(chunk));
+        numbers.see(x);
+        numbers.see(y);
+        // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.
+        let [a, b] = words(_mm512_unpacklo_epi16(x, y));
+        let [c, d] = words(_mm512_unpackhi_epi16(x, y));
+        [a, b, c, d]
+    }
+}
+
+/// Outputs of elements that are no numbers are none either.
+#[cold]
+#[inline(never)]
+unsafe fn mark<const Q: usize>(tile: &Tile, slots: &Range<usize>, outputs: [*mut f32; Q]) {
+    for slot in slots.clone() {
+        // SAFETY: a stored row, and outputs as wide as whole chunks.
+        unsafe {
+            let row = std::slice::from_raw_parts(tile.stored[1].add(slot * tile.row_bytes), tile.dim);
+            for (i, _) in row.iter().enumerate().filter(|(_, x)| e4m3::to_f32(**x).is_nan()) {
+                // Element 16 k + 8 j + 2 m + h of a chunk is number 4 k + m of vector 2 j + h.
+                let vector = i % 16 / 8 * 2 + i % 2;
+                let at = i / CHUNK * CHUNK + vector * LANES + i % CHUNK / 16 * 4 + i % 8 / 2;
+                for output in outputs {
+                    *output.add(at) = f32::NAN;
+                }
+            }
+        }
+    }
+}
+
+/// Brings outputs in order, and multiplies them.
+///
+/// # Safety
+/// As [`Arithmetic::arrange`](super::arithmetic::Arithmetic::arrange).
+#[inline(always)]
+pub(crate) unsafe fn arrange(output: *mut f32, width: usize, factor: f32) {
+    for chunk in (0..width).step_by(CHUNK) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let (at, factor) = (output.add(chunk), Avx512::splat(factor));
+            let mut x = [factor; VECTORS];
+            for i in 0..VECTORS {
+                x[i] = Avx512::mul(Avx512::load(at.add(i * LANES)), factor);
+            }
+            let four = [
+                _mm512_unpacklo_ps(x[0], x[1]),
+                _mm512_unpackhi_ps(x[0], x[1]),
+                _mm512_unpacklo_ps(x[2], x[3]),
+                _mm512_unpackhi_ps(x[2], x[3]),
+            ];
+            in_order(at, four);
+        }
+    }
+}
