@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import octavo
 
-PROMPTS = ["The `Vec` type is", "What does `HashMap::entry` do?", "fn main() {", "A `String` is made of bytes, and"]
+PROMPTS = ["The `Vec` type is", "The `HashMap::entry` method", "fn main() {", "A `String` is made of bytes, and"]
 LIKELIEST = octavo.SamplingParams(max_tokens=32, temperature=0.0)
 
 
@@ -45,4 +45,4 @@ with octavo.LLM(progress=lambda what, done, total: told.append(f"{what} {done}/{
 same = [common(ours, theirs) for ours, theirs in zip(together, expected, strict=True)]
 print(f"greedy tokens as on the CPU before they part: {same} of {[len(own) for own in expected]}")
 # Rounding may decide between two tokens that are as likely, but not among the first.
-assert all(count >= 4 for count in same), (together, expected)
+assert all(count >= min(4, len(own)) for count, own in zip(same, expected, strict=True)), (together, expected)
