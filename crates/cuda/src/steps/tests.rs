@@ -199,8 +199,8 @@ fn after_the_warm_up_an_engine_records_nothing() {
     let mut runner = ModelRunner::new(cuda, model, &spec, total).unwrap();
     let mut told = Vec::new();
     runner.warm_up(&settings, &config, &mut |done, total| told.push((done, total))).unwrap();
-    // A chunk of two rows; one sequence and two, of one token and of 48.
-    assert_eq!(told, (0..=5).map(|done| (done, 5)).collect::<Vec<_>>());
+    // Chunks at the beginning and the end, and all; twice one sequence and two, of one token and of 48.
+    assert_eq!(told, (0..=11).map(|done| (done, 11)).collect::<Vec<_>>());
     let recorded = device.recordings.load(Ordering::Relaxed);
     assert!(recorded >= 2, "one sequence, and two");
     let mut engine = Engine::new(config, settings, Box::new(runner), None).unwrap();
