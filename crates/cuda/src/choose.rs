@@ -88,6 +88,6 @@ impl Cuda {
     }
 }
 
-pub(crate) fn plain(choices: &[Choice]) -> Vec<PlainChoice> {
+fn plain(choices: &[Choice]) -> Vec<PlainChoice> {
     choices.iter().map(|choice| PlainChoice(*choice)).collect()
 }

@@ -26,6 +26,8 @@ static LOADED: OnceLock<Mutex<HashMap<Kernel, Arc<OnceLock<Library>>>>> = OnceLo
 pub(crate) struct Emulated {
     sizes: Mutex<HashMap<u64, Layout>>,
     recording: Mutex<Option<Vec<Launched>>>,
+    /// How many have been made.
+    pub(crate) recordings: AtomicU64,
     moves: AtomicU64,
 }
 
@@ -206,6 +208,7 @@ impl Device for Emulated {
 
     fn recorded(&self) -> Result<Box<dyn Recorded>, BackendError> {
         let launches = self.recording.lock().unwrap().take().expect("a recording");
+        self.recordings.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Launches(launches)))
     }
 

@@ -13,8 +13,10 @@ use std::ops::Range;
 const LENGTHS: [u32; 4] = [1, 256, 1024, 4096];
 /// The most sequences: larger steps take long enough for whatever comes first.
 const MOST: u32 = 256;
-/// Rows of prompts.
+/// Rows of prompts, beside the most that a step reads.
 const CHUNKS: [u32; 3] = [2, 64, 512];
+/// What a step makes room for may end what earlier ones recorded: a second round records those again.
+const ROUNDS: usize = 2;
 
 impl<B: Backend> ModelRunner<B> {
     /// Runs steps as an engine of this configuration may meet them: of up to 256 sequences, each as long as they can
@@ -37,7 +39,9 @@ impl<B: Backend> ModelRunner<B> {
         // Steps may be filled up.
         let most = (config.max_batch as usize).next_multiple_of(32);
         self.model.reserve(&self.backend, most + config.chunk.1.as_usize(), most)?;
-        let steps = self.steps(settings, config);
+        let chunks = chunks(config.chunk.1.0, config.max_len.0).into_iter().map(|positions| (1, positions));
+        let decodes = self.decodes(settings, config);
+        let steps: Vec<_> = chunks.chain(std::iter::repeat_n(decodes, ROUNDS).flatten()).collect();
         for (done, (batch, positions)) in steps.iter().enumerate() {
             progress(done, steps.len());
             self.any_step(settings, *batch, positions.clone())?;
@@ -46,20 +50,21 @@ impl<B: Backend> ModelRunner<B> {
         Ok(())
     }
 
-    /// How many sequences, and which positions of each.
-    fn steps(&self, settings: &Settings, config: &EngineConfig) -> Vec<(u32, Range<u32>)> {
-        let (max_len, chunk) = (config.max_len.0, config.chunk.1.0);
-        let chunks = CHUNKS.into_iter().filter(|rows| *rows <= chunk.min(max_len));
-        let mut steps: Vec<_> = chunks.map(|rows| (1, 0..rows)).collect();
+    /// Steps of one token a sequence: how many sequences, and which position of each. The largest first, after which
+    /// there is room for most others.
+    fn decodes(&self, settings: &Settings, config: &EngineConfig) -> Vec<(u32, Range<u32>)> {
+        let mut steps = Vec::new();
         let mut batch = 1;
         while batch <= config.max_batch.min(MOST) {
             let fits = |length: &u32| {
                 let pages = u64::from(settings.least_pages(Tokens(*length)).0);
                 u64::from(batch) * pages <= u64::from(settings.total.0)
             };
-            steps.extend(lengths(max_len).into_iter().filter(fits).map(|length| (batch, length - 1..length)));
+            let lengths = lengths(config.max_len.0).into_iter().filter(fits);
+            steps.extend(lengths.map(|length| (batch, length - 1..length)));
             batch = self.filled_up(batch) + 1;
         }
+        steps.reverse();
         steps
     }
 
@@ -101,6 +106,16 @@ impl<B: Backend> ModelRunner<B> {
     }
 }
 
+/// Positions of a prompt that a step reads: at the beginning, and at the end of the longest, where there is most to
+/// attend to.
+fn chunks(chunk: u32, max_len: u32) -> Vec<Range<u32>> {
+    let most = chunk.min(max_len);
+    let rows = CHUNKS.into_iter().take_while(|rows| *rows < most).chain([most]);
+    let mut chunks: Vec<_> = rows.flat_map(|rows| [0..rows, max_len - rows..max_len]).collect();
+    chunks.dedup();
+    chunks
+}
+
 /// Up to the longest, which is among them.
 fn lengths(max_len: u32) -> Vec<u32> {
     let longer = std::iter::successors(Some(LENGTHS[3]), |length| length.checked_mul(2)).skip(1);
@@ -110,7 +125,13 @@ fn lengths(max_len: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::lengths;
+    use super::{chunks, lengths};
+
+    #[test]
+    fn prompts_are_read_at_their_beginning_and_at_the_end_of_the_longest() {
+        assert_eq!(chunks(2048, 48), [0..2, 46..48, 0..48]);
+        assert_eq!(chunks(100, 4000), [0..2, 3998..4000, 0..64, 3936..4000, 0..100, 3900..4000]);
+    }
 
     #[test]
     fn every_length_is_at_most_twice_one_that_was_met_or_short() {

@@ -11,11 +11,11 @@ use octavo_types::KvDtype;
 /// How far logits may be from those in f32, as a share of the typical one. Products round their inputs to bf16; what
 /// eight bits of keys and values lose comes on top.
 const BOUNDS: [(KvDtype, f32); 5] = [
-    (KvDtype::F32, 0.02),
-    (KvDtype::Bf16, 0.02),
-    (KvDtype::F16, 0.02),
-    (KvDtype::Int8, 0.03),
-    (KvDtype::Fp8, 0.08),
+    (KvDtype::F32, 0.01),
+    (KvDtype::Bf16, 0.01),
+    (KvDtype::F16, 0.01),
+    (KvDtype::Int8, 0.02),
+    (KvDtype::Fp8, 0.06),
 ];
 /// Where a continuation leaves that of the CPU, the CPU may not like its own token better than by so many bounds.
 const TIE: f32 = 4.0;

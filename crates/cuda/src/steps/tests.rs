@@ -1,16 +1,28 @@
 use super::*;
 use crate::emulated::{Emulated, emulated};
 use octavo_backend::{Backend, Choice, PageLayout, Rows, Span, WeightFormat};
+use octavo_engine::{Engine, EngineConfig, Flow, ModelRunner, Request};
+use octavo_kv::Settings;
 use octavo_model::{Model, ModelConfig, Weights};
-use octavo_types::{KvDtype, PageId, PageSize, Pages};
+use octavo_types::{Bytes, KvDtype, KvSpec, PageId, PageSize, Pages, Tokens};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn a_step_is_filled_up_to_the_next_rung() {
     let found = [1, 2, 3, 5, 16, 17, 25, 33, 49, 255, 256].map(|rows| rung(rows).unwrap());
     assert_eq!(found, [1, 2, 4, 8, 16, 24, 32, 48, 64, 256, 256]);
     assert_eq!([rung(0), rung(257)], [None, None]);
+}
+
+fn load(cuda: &Cuda, name: &str) -> (Model<Cuda>, KvSpec) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
+    let config = ModelConfig::from_dir(&folder).unwrap();
+    let spec = config.kv_spec(KvDtype::F16, PageSize::new(PAGE).unwrap(), None).unwrap();
+    let weights = Weights::open(&folder).unwrap();
+    let model = Model::load(cuda, config, &spec, &weights, WeightFormat::AsStored, &mut |_| {}).unwrap();
+    (model, spec)
 }
 
 /// A fixture's model, and sequences of it that have all the pages they will need.
@@ -27,11 +39,7 @@ const PAGE: u32 = 16;
 
 impl World {
     fn new(cuda: Cuda, name: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
-        let config = ModelConfig::from_dir(&folder).unwrap();
-        let spec = config.kv_spec(KvDtype::F16, PageSize::new(PAGE).unwrap(), None).unwrap();
-        let weights = Weights::open(&folder).unwrap();
-        let model = Model::load(&cuda, config, &spec, &weights, WeightFormat::AsStored, &mut |_| {}).unwrap();
+        let (model, spec) = load(&cuda, name);
         let groups = spec.groups().len();
         let pages = Pages(5 * PAGES_EACH * groups as u32);
         let arena = cuda.arena(PageLayout::new(&spec), pages).unwrap();
@@ -178,4 +186,28 @@ fn another_arena_is_not_what_a_recording_knows() {
     anew.sequences = rest;
     assert!(world.run(&[3]) == anew.run(&[3]));
     assert_eq!(world.cuda.replays().0, before);
+}
+
+#[test]
+fn after_the_warm_up_an_engine_records_nothing() {
+    let device = Arc::new(Emulated::default());
+    let cuda = Cuda::on(device.clone(), false, true);
+    let (model, spec) = load(&cuda, "qwen3-gqa");
+    let total = Pages(8);
+    let settings = Settings::for_model(&spec, Bytes(u64::from(total.0) * spec.page_bytes().0));
+    let config = EngineConfig::new(2, Tokens(48));
+    let mut runner = ModelRunner::new(cuda, model, &spec, total).unwrap();
+    let mut told = Vec::new();
+    runner.warm_up(&settings, &config, &mut |done, total| told.push((done, total))).unwrap();
+    // Chunks at the beginning and the end, and all; twice one sequence and two, of one token and of 48.
+    assert_eq!(told, (0..=11).map(|done| (done, 11)).collect::<Vec<_>>());
+    let recorded = device.recordings.load(Ordering::Relaxed);
+    assert!(recorded >= 2, "one sequence, and two");
+    let mut engine = Engine::new(config, settings, Box::new(runner), None).unwrap();
+    let prompt = |len: u32| (1..=len).collect::<Vec<u32>>();
+    // The second decodes on alone.
+    let requests = vec![Request::new(prompt(15), 3), Request::new(prompt(31), 5)];
+    let outputs = engine.generate(requests, &mut |_, _| Flow::Continue).unwrap();
+    assert!(outputs.iter().all(|output| output.failure.is_none()), "{outputs:?}");
+    assert_eq!(device.recordings.load(Ordering::Relaxed), recorded);
 }
