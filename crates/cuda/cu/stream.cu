@@ -7,16 +7,19 @@
 // A sum does not depend on the order of its columns: lane t of a row's four loads eight columns at once, and what
 // the tensor cores take for columns 2t, 2t+1, 2t+8 and 2t+9 are the first four of these, then the others.
 //
-// Weights are copied into shared memory DEPTH chunks ahead, across units, and from before the kernel before this one has
-// ended. A lane copies what it multiplies itself, so that no one waits for others.
+// Weights are copied into shared memory, DEPTH - 1 chunks ahead, across units, and from before the kernel before this one
+// has ended. More than eight rows are copied, too; up to eight are loaded one chunk ahead. A lane copies what it
+// multiplies itself, so that no one waits for others.
 #include "number.cuh"
 
 #define OUTPUTS (16 * SIXTEENS)
 #define CHUNK 32
 #define TILES ((ROWS + 7) / 8)
-// Eights of outputs, each 16 bytes for every lane.
+// Eights of outputs.
 #define EIGHTS (2 * SIXTEENS)
-#define CHUNK_BYTES (EIGHTS * 32 * 16)
+#define COPIES_ROWS (TILES > 1)
+// In a chunk every lane has 16 bytes for each eight of outputs, and for each eight of rows.
+#define CHUNK_BYTES ((EIGHTS + (COPIES_ROWS ? TILES : 0)) * 32 * 16)
 // So that neighbouring outputs lie in different banks.
 #define LINE 9
 
@@ -43,47 +46,66 @@ FN Unit unit_at(const Args& a, u32 unit) {
 }
 
 // A warp's walk over its chunks of all units of its block.
-struct Fetch {
-    char* ring;
-    u32 number, fetched;
+struct Walk {
+    u32 number, taken;
     Unit unit;
     u32 chunk;
 };
 
-FN void start_unit(Fetch& f, const Args& a, u32 number) {
-    f.number = number;
-    f.unit = unit_at(a, number);
-    f.chunk = f.unit.begin + (thread_id() >> 5);
+FN void start_unit(Walk& w, const Args& a, u32 number) {
+    w.number = number;
+    w.unit = unit_at(a, number);
+    w.chunk = w.unit.begin + (thread_id() >> 5);
 }
+// Whether there is another chunk, which is then the one it is at.
+FN bool find_chunk(Walk& w, const Args& a) {
+    while (w.chunk >= w.unit.end && w.number < count_units(a)) start_unit(w, a, w.number + grid_blocks());
+    return w.number < count_units(a);
+}
+FN void pass_chunk(Walk& w) { w.taken++, w.chunk += WARPS; }
 
-// Starts copying the next chunk, if there is one.
-FN void fetch_next(Fetch& f, const Args& a) {
-    while (f.chunk >= f.unit.end && f.number < count_units(a)) start_unit(f, a, f.number + grid_blocks());
-    if (f.number < count_units(a)) {
-        const u32 lane = thread_id() & 31, column = f.chunk * CHUNK + 8 * (lane & 3);
-        char* to = f.ring + f.fetched % DEPTH * CHUNK_BYTES + lane * 16;
+FN char* place_of(const Walk& w, char* ring) { return ring + w.taken % DEPTH * CHUNK_BYTES + (thread_id() & 31) * 16; }
+FN u32 column_of(const Walk& w) { return w.chunk * CHUNK + 8 * (thread_id() & 3); }
+
+FN void copy_weights(const Walk& w, const Args& a, char* to) {
+    const u32 column = column_of(w), first = w.unit.output + ((thread_id() & 31) >> 2);
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++) {
-            const u32 output = f.unit.output + 8 * i + (lane >> 2);
-            const bool real = output < a.outputs && column < a.cols;
-            copy16(to + i * 512, real ? a.w + (u64)output * a.cols + column : a.w, real ? 16 : 0);
-        }
-        f.fetched++, f.chunk += WARPS;
+    for (int i = 0; i < EIGHTS; i++) {
+        const bool real = first + 8 * i < a.outputs && column < a.cols;
+        copy16(to + i * 512, real ? a.w + (u64)(first + 8 * i) * a.cols + column : a.w, real ? 16 : 0);
     }
-    copies_commit();
 }
-
 struct Rows {
     Four v[TILES];
 };
-FN void load_rows(Rows& x, const Args& a, u32 chunk) {
-    const u32 lane = thread_id() & 31, column = chunk * CHUNK + 8 * (lane & 3);
+FN bool is_row(const Walk& w, const Args& a, int tile) {
+    return ((thread_id() & 31) >> 2) + 8 * tile < ROWS && column_of(w) < a.cols;
+}
+FN const u16* row_of(const Walk& w, const Args& a, int tile) {
+    return a.x + (u64)(((thread_id() & 31) >> 2) + 8 * tile) * a.cols + column_of(w);
+}
+FN void copy_rows(const Walk& w, const Args& a, char* to) {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        const u32 row = 8 * tile + (lane >> 2);
-        const bool real = row < ROWS && column < a.cols;
-        x.v[tile] = real ? *(const Four*)(a.x + (u64)row * a.cols + column) : Four{0, 0, 0, 0};
+        const bool real = is_row(w, a, tile);
+        copy16(to + (EIGHTS + tile) * 512, real ? row_of(w, a, tile) : a.x, real ? 16 : 0);
     }
+}
+FN Rows copied_rows(const char* chunk) {
+    Rows x;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) x.v[tile] = *(const Four*)(chunk + (EIGHTS + tile) * 512);
+    return x;
+}
+// Of the chunk that the walk is at, if it is at one.
+FN Rows load_rows(Walk& w, const Args& a) {
+    Rows x;
+    const bool found = find_chunk(w, a);
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+        x.v[tile] = found && is_row(w, a, tile) ? *(const Four*)row_of(w, a, tile) : Four{0, 0, 0, 0};
+    pass_chunk(w);
+    return x;
 }
 
 FN void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, int precision) {
@@ -129,35 +151,53 @@ FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 o
 KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
     DYNAMIC_SHARED(shared);
     let_next_start();
-    const u32 warp = thread_id() >> 5, lane = thread_id() & 31;
+    char* ring = shared + (thread_id() >> 5) * DEPTH * CHUNK_BYTES;
     float* results = (float*)(shared + WARPS * DEPTH * CHUNK_BYTES);
-    Fetch fetch;
-    fetch.ring = shared + warp * DEPTH * CHUNK_BYTES, fetch.fetched = 0;
-    start_unit(fetch, a, block_id());
+    Walk ahead, rows;
+    ahead.taken = 0;
+    start_unit(ahead, a, block_id());
+    rows = ahead;
 #pragma unroll
-    for (int i = 0; i < DEPTH - 1; i++) fetch_next(fetch, a);
+    for (int i = 0; i < DEPTH - 1; i++) {
+        if (find_chunk(ahead, a)) copy_weights(ahead, a, place_of(ahead, ring)), pass_chunk(ahead);
+        copies_commit();
+    }
     after_previous();
+#if COPIES_ROWS
+#pragma unroll
+    for (int i = 0; i < DEPTH - 1; i++) {
+        if (find_chunk(rows, a)) copy_rows(rows, a, place_of(rows, ring)), pass_chunk(rows);
+        copies_commit();
+    }
+#else
+    Rows next_x = load_rows(rows, a);
+#endif
+    const char* chunks = ring + (thread_id() & 31) * 16;
     u32 folded = 0;
-    Unit unit = unit_at(a, block_id());
-    Rows x;
-    load_rows(x, a, unit.begin + warp);
     for (u32 number = block_id(); number < count_units(a); number += grid_blocks()) {
+        const Unit unit = unit_at(a, number);
         float sums[SIXTEENS][TILES][4];
 #pragma unroll
         for (int i = 0; i < SIXTEENS * TILES * 4; i++) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = 0.f;
-        const u32 output = unit.output;
-        const Unit next = unit_at(a, number + grid_blocks());
-        for (u32 chunk = unit.begin + warp; chunk < unit.end; chunk += WARPS) {
-            const bool last = chunk + WARPS >= unit.end;
-            Rows next_x;
-            load_rows(next_x, a, last ? next.begin + warp : chunk + WARPS);
+        for (u32 at = unit.begin + (thread_id() >> 5); at < unit.end; at += WARPS) {
+            const char* chunk = chunks + folded++ % DEPTH * CHUNK_BYTES;
+#if COPIES_ROWS
             copies_wait<DEPTH - 2>();
-            add_chunk(sums, fetch.ring + folded % DEPTH * CHUNK_BYTES + lane * 16, x, a.precision);
-            fetch_next(fetch, a);
-            x = next_x, folded++;
+            const Rows x = copied_rows(chunk);
+#else
+            const Rows x = next_x;
+            next_x = load_rows(rows, a);
+            copies_wait<DEPTH - 2>();
+#endif
+            add_chunk(sums, chunk, x, a.precision);
+            if (find_chunk(ahead, a)) {
+                char* to = place_of(ahead, ring);
+                copy_weights(ahead, a, to);
+                if (COPIES_ROWS) copy_rows(ahead, a, to);
+                pass_chunk(ahead);
+            }
+            copies_commit();
         }
-        if (unit.begin + warp >= unit.end) load_rows(x, a, next.begin + warp);
-        unit = next;
-        write_unit(sums, a, output, number % a.parts, results);
+        write_unit(sums, a, unit.output, number % a.parts, results);
     }
 }

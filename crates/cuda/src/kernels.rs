@@ -46,8 +46,10 @@ impl StreamOptions {
 
     /// Bytes of shared memory.
     pub(crate) fn shared(&self) -> usize {
-        // Of a warp: a ring of 64 bytes of every output, and its sums of eight rows, `LINE` of `cu/stream.cu` apart.
-        self.warps * 16 * self.sixteens * (64 * self.depth + 9 * 4)
+        // Of a warp, as in `cu/stream.cu`: a ring of chunks, and its sums of eight rows, `LINE` numbers for every output.
+        let tiles = self.rows.div_ceil(8);
+        let chunk = 512 * (2 * self.sixteens + if tiles > 1 { tiles } else { 0 });
+        self.warps * (self.depth * chunk + 16 * self.sixteens * 9 * 4)
     }
 }
 

@@ -16,8 +16,9 @@ pub(crate) const MOST_PARTS: usize = 8;
 
 /// Sixteens of outputs of a unit.
 const SIXTEENS: usize = 2;
-/// Blocks to choose from: warps, and how many of them a multiprocessor has.
-const BLOCKS: [[usize; 2]; 2] = [[8, 2], [4, 4]];
+/// Of a block, and how many of them a multiprocessor has.
+const WARPS: usize = 8;
+const MIN_BLOCKS: usize = 2;
 /// Shared memory of a multiprocessor, and what a block takes beyond what it asks for.
 const SHARED: usize = 227 << 10;
 const RESERVED: usize = 1 << 10;
@@ -49,19 +50,18 @@ impl Cut {
     fn new(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Self {
         let chunks = cols.div_ceil(StreamOptions::CHUNK);
         let parts = if parts == 0 { 1..=MOST_PARTS.min(chunks) } else { parts..=parts };
-        let all = BLOCKS.into_iter().flat_map(|blocks| parts.clone().map(move |parts| (blocks, parts)));
         let tiles = outputs.div_ceil(16 * SIXTEENS);
         // In turns of a warp. Starting and ending a unit takes about one; a part takes others some time to add.
-        let cost = |&([warps, blocks], parts): &([usize; 2], usize)| {
-            let rounds = (tiles * parts).div_ceil(blocks * processors);
-            4 * rounds * (chunks.div_ceil(parts).div_ceil(warps) + 1) + parts
+        let cost = |parts: &usize| {
+            let rounds = (tiles * parts).div_ceil(MIN_BLOCKS * processors);
+            4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
         };
-        let ([warps, min_blocks], parts) = all.min_by_key(cost).expect("one part at least");
-        let mut options = StreamOptions { rows, sixteens: SIXTEENS, warps, depth: 0, min_blocks };
-        let fits = |depth: &usize| {
-            min_blocks * (StreamOptions { depth: *depth, ..options }.shared() + RESERVED) <= SHARED
-        };
-        options.depth = (2..=DEEPEST).rev().find(fits).expect("two chunks of every warp fit");
+        let parts = parts.min_by_key(cost).expect("one part at least");
+        let options =
+            StreamOptions { rows, sixteens: SIXTEENS, warps: WARPS, depth: 0, min_blocks: MIN_BLOCKS };
+        let fits = |o: &StreamOptions| MIN_BLOCKS * (o.shared() + RESERVED) <= SHARED;
+        let depths = (2..=DEEPEST).rev().map(|depth| StreamOptions { depth, ..options });
+        let options = depths.into_iter().find(fits).expect("two chunks of every warp fit");
         Self { options, parts, units: tiles * parts }
     }
 }
