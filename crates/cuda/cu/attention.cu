@@ -8,22 +8,29 @@
 // A column's sums do not depend on its neighbours: tile i belongs to warp i mod WARPS, warps and then parts are
 // merged in order, and a tile that a column does not see leaves its bits as they are.
 //
+// In a recorded step items, pages, and what is stored at positions before a row's own are there before the kernel before
+// this one ends, and what of them the rings have room for is fetched without waiting for it.
+//
 // The grid is the same whatever the lengths are; what a block does it reads from `items`, so that a captured launch
 // serves other lengths. See plan.rs.
 #include "attention_merge.cuh"
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     let_next_start();
-    after_previous();
+    if (!a.early) after_previous();
     DYNAMIC_SHARED(shared);
     const int warp = thread_id() >> 5;
     Item item = a.items[block_id() / a.kv_heads];
-    if (item.rows == 0) return;
+    if (item.rows == 0) {
+        after_previous();
+        return;
+    }
     char* ring = shared + warp * STAGES * STAGE_BYTES;
     float* results = (float*)(shared + RING_BYTES);
     Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
+    after_previous();
     for (;;) {
         Columns c;
         load_columns(c, a, item, fetch.head);

@@ -39,6 +39,8 @@ struct Fetch {
     int next, table, first, count, at;
     // Positions that the item sees: [low, high).
     int low, high;
+    // The first that this step writes.
+    int fresh;
     // Pages of 32 tiles, one a lane: those in use, and the next.
     u32 pages, next_pages;
 };
@@ -59,6 +61,7 @@ FN void start_item(Fetch& f, const Args& a, const Item& item) {
     f.first = first_tile(item), f.count = count_tiles(item), f.at = 0;
     f.low = first_seen(a, item.position);
     f.high = item.position + item.rows;
+    f.fresh = item.position;
     f.pages = page_of_tile(a, f, thread_id() & 31);
     f.next_pages = page_of_tile(a, f, 32 + (thread_id() & 31));
 }
@@ -81,6 +84,8 @@ FN void fetch_next(Fetch& f, const Args& a) {
         }
         const u32 page = shuffle(f.pages, f.at % 32);
         const int at = (f.first + WARPS * f.at) * TILE, size = a.place.page_size;
+        // The first tiles may be fetched before that: see attention.cu.
+        if (f.fetched < STAGES - 1 && at + TILE > f.fresh) after_previous();
         char* to = f.ring + f.fetched % STAGES * STAGE_BYTES;
         auto page_of = [&](int row) { return SMALL_PAGES ? a.pages[f.table + (at + row) / size] : page; };
         auto slot_of = [&](int row) { return size == TILE ? (u32)row : (u32)((at + row) % size); };

@@ -2,8 +2,6 @@
 // fours of columns, which it keeps where there are no more than KEPT.
 #include "number.cuh"
 
-#define KEPT 2
-
 struct Args {
     void* x;
     const void* delta;
@@ -16,71 +14,94 @@ struct Args {
     int x_precision;
     int delta_precision;
     int out_precision;
+    // Of a part of `delta`.
+    u32 rows;
+    int unused;
 };
 
 FN float inverse_of(float squares, u32 cols, float eps) { return 1.f / sqrtf(squares / (float)cols + eps); }
-FN u32 count_at(const Args& a, u32 col) { return a.cols - col < 4 ? a.cols - col : 4; }
 FN float add_squares(float squares, const float (&x)[4]) {
     for (int i = 0; i < 4; i++) squares = fmaf(x[i], x[i], squares);
     return squares;
 }
 
-// The new x of four columns.
-FN void sum_four(float (&x)[4], const Args& a, u64 row, u32 col, float inverse) {
-    const u32 count = count_at(a, col);
-    load_four(x, a.x, a.x_precision, row + col, count);
-    if (!a.delta) return;
-    float delta[4], weight[4];
-    load_four(delta, a.delta, a.delta_precision, row + col, count);
-    if (a.before) load_four(weight, a.before, F32, col, count);
-    for (int i = 0; i < 4; i++) x[i] += a.before ? delta[i] * inverse * weight[i] : delta[i];
-    store_four(a.x, a.x_precision, row + col, x, count);
+// Four columns of a row.
+struct Columns {
+    u32 at, count;
+    float x[4], delta[4], before[4], weight[4];
+};
+
+FN Columns columns_at(const Args& a, u32 i) {
+    Columns c;
+    c.at = 4 * (thread_id() + i * block_threads());
+    c.count = c.at < a.cols ? a.cols - c.at < 4 ? a.cols - c.at : 4 : 0;
+    return c;
 }
-FN void norm_four(const float (&x)[4], const Args& a, u64 row, u32 col, float inverse) {
-    const u32 count = count_at(a, col);
-    float weight[4], out[4];
-    load_four(weight, a.weight, F32, col, count);
-    for (int i = 0; i < 4; i++) out[i] = x[i] * inverse * weight[i];
-    store_four(a.out, a.out_precision, row + col, out, count);
+// What no kernel writes.
+FN void load_weights(Columns& c, const Args& a) {
+    load_four(c.weight, a.weight, F32, c.at, c.count);
+    if (a.before) load_four(c.before, a.before, F32, c.at, c.count);
+}
+FN void load_columns(Columns& c, const Args& a, u64 row) {
+    load_four(c.x, a.x, a.x_precision, row + c.at, c.count);
+    if (a.delta) load_parts(c.delta, a.delta, a.delta_precision, row + c.at, c.count, (u64)a.rows * a.cols);
+}
+FN void add_delta(Columns& c, const Args& a, u64 row, float inverse) {
+    if (!a.delta) return;
+    for (int i = 0; i < 4; i++) c.x[i] += a.before ? c.delta[i] * inverse * c.before[i] : c.delta[i];
+    store_four(a.x, a.x_precision, row + c.at, c.x, c.count);
+}
+FN void write_norm(const Columns& c, const Args& a, u64 row, float inverse) {
+    float out[4];
+    for (int i = 0; i < 4; i++) out[i] = c.x[i] * inverse * c.weight[i];
+    store_four(a.out, a.out_precision, row + c.at, out, c.count);
 }
 
 KERNEL(norm, Args, 1024, 1) {
     SHARED float scratch[32];
     let_next_start();
-    after_previous();
-    const u64 row = (u64)block_id() * a.cols;
-    const u32 first = 4 * thread_id(), step = 4 * block_threads();
-    float inverse = 1.f;
-    if (a.before) {
-        float squares = 0.f, delta[4];
-        for (u32 col = first; col < a.cols; col += step) {
-            load_four(delta, a.delta, a.delta_precision, row + col, count_at(a, col));
-            squares = add_squares(squares, delta);
-        }
-        inverse = inverse_of(block_sum(squares, scratch), a.cols, a.before_eps);
-    }
-    float kept[KEPT][4], squares = 0.f;
+    Columns kept[KEPT];
 #pragma unroll
     for (int i = 0; i < KEPT; i++) {
-        const u32 col = first + i * step;
-        if (col >= a.cols) break;
-        sum_four(kept[i], a, row, col, inverse);
-        squares = add_squares(squares, kept[i]);
+        kept[i] = columns_at(a, i);
+        load_weights(kept[i], a);
     }
-    for (u32 col = first + KEPT * step; col < a.cols; col += step) {
-        float x[4];
-        sum_four(x, a, row, col, inverse);
-        squares = add_squares(squares, x);
+    after_previous();
+    const u64 row = (u64)block_id() * a.cols;
+    const u32 all = (a.cols + 4 * block_threads() - 1) / (4 * block_threads());
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) load_columns(kept[i], a, row);
+    float inverse = 1.f, squares = 0.f;
+    if (a.before) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) squares = add_squares(squares, kept[i].delta);
+        for (u32 i = KEPT; i < all; i++) {
+            Columns c = columns_at(a, i);
+            load_columns(c, a, row);
+            squares = add_squares(squares, c.delta);
+        }
+        inverse = inverse_of(block_sum(squares, scratch), a.cols, a.before_eps);
+        squares = 0.f;
+    }
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) {
+        add_delta(kept[i], a, row, inverse);
+        squares = add_squares(squares, kept[i].x);
+    }
+    for (u32 i = KEPT; i < all; i++) {
+        Columns c = columns_at(a, i);
+        load_weights(c, a);
+        load_columns(c, a, row);
+        add_delta(c, a, row, inverse);
+        squares = add_squares(squares, c.x);
     }
     inverse = inverse_of(block_sum(squares, scratch), a.cols, a.eps);
 #pragma unroll
-    for (int i = 0; i < KEPT; i++) {
-        const u32 col = first + i * step;
-        if (col < a.cols) norm_four(kept[i], a, row, col, inverse);
-    }
-    for (u32 col = first + KEPT * step; col < a.cols; col += step) {
-        float x[4];
-        load_four(x, a.x, a.x_precision, row + col, count_at(a, col));
-        norm_four(x, a, row, col, inverse);
+    for (int i = 0; i < KEPT; i++) write_norm(kept[i], a, row, inverse);
+    for (u32 i = KEPT; i < all; i++) {
+        Columns c = columns_at(a, i);
+        load_weights(c, a);
+        load_four(c.x, a.x, a.x_precision, row + c.at, c.count);
+        write_norm(c, a, row, inverse);
     }
 }

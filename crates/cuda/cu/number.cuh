@@ -31,9 +31,24 @@ FN void load_four(float (&x)[4], const void* p, int precision, u64 i, u32 count)
         const Four v = *(const Four*)((const float*)p + i);
         x[0] = as_float(v.x), x[1] = as_float(v.y), x[2] = as_float(v.z), x[3] = as_float(v.w);
     } else {
+#pragma unroll
         for (u32 j = 0; j < 4; j++) x[j] = j < count ? load(p, precision, i + j) : 0.f;
     }
 }
+#ifdef PARTS
+// The sum of parts that are `size` apart: all are loaded at once.
+FN void load_parts(float (&x)[4], const void* p, int precision, u64 i, u32 count, u64 size) {
+    float parts[PARTS][4];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) load_four(parts[part], p, precision, part * size + i, count);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        x[j] = parts[0][j];
+#pragma unroll
+        for (int part = 1; part < PARTS; part++) x[j] += parts[part][j];
+    }
+}
+#endif
 FN void store_four(void* p, int precision, u64 i, const float (&x)[4], u32 count) {
     if (precision == F32 && count == 4 && i % 4 == 0) {
         *(Four*)((float*)p + i) = Four{as_bits(x[0]), as_bits(x[1]), as_bits(x[2]), as_bits(x[3])};
@@ -42,7 +57,9 @@ FN void store_four(void* p, int precision, u64 i, const float (&x)[4], u32 count
         ((Two*)p)[i / 4] = Two{bf16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]),
                                bf16 ? pack_bf16(x[2], x[3]) : pack_f16(x[2], x[3])};
     } else {
-        for (u32 j = 0; j < count; j++) store(p, precision, i + j, x[j]);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+            if (j < count) store(p, precision, i + j, x[j]);
     }
 }
 
@@ -61,6 +78,8 @@ FN float block_sum(float x, float* scratch) {
     if ((thread_id() & 31) == 0) scratch[thread_id() >> 5] = x;
     sync_block();
     float sum = 0.f;
-    for (int i = 0; i < block_threads() >> 5; i++) sum += scratch[i];
+    const int warps = block_threads() >> 5;
+#pragma unroll
+    for (int i = 0; i < 32; i++) sum += i < warps ? scratch[i] : 0.f;
     return sum;
 }

@@ -20,6 +20,9 @@ struct Args {
     float k_eps;
     u32 q_heads;
     u32 kv_heads;
+    // Of a part of `qkv`.
+    u32 rows;
+    int unused;
 };
 
 struct Head {
@@ -27,21 +30,19 @@ struct Head {
     bool real[2 * PAIRS];
 };
 
-FN void norm(Head& h, const float* weight, float eps) {
+FN void norm(Head& h, const float (&weight)[2 * PAIRS], float eps) {
     float squares = 0.f;
     for (int j = 0; j < 2 * PAIRS; j++) squares = fmaf(h.x[j], h.x[j], squares);
     float inverse = 1.f / sqrtf(warp_sum(squares) / (float)HEAD_DIM + eps);
     for (int j = 0; j < 2 * PAIRS; j++) {
-        int i = (thread_id() & 31) + (j % PAIRS) * 32 + (j / PAIRS) * HALF;
-        if (h.real[j]) h.x[j] = h.x[j] * inverse * weight[i];
+        if (h.real[j]) h.x[j] = h.x[j] * inverse * weight[j];
     }
 }
 
-FN void turn(Head& h, const float* angles) {
+FN void turn(Head& h, const float (&cosines)[PAIRS], const float (&sines)[PAIRS]) {
     for (int j = 0; j < PAIRS; j++) {
-        int i = (thread_id() & 31) + j * 32;
         if (!h.real[j]) continue;
-        float cosine = angles[i], sine = angles[HALF + i], x = h.x[j], y = h.x[j + PAIRS];
+        float cosine = cosines[j], sine = sines[j], x = h.x[j], y = h.x[j + PAIRS];
         h.x[j] = fmaf(x, cosine, -(y * sine));
         h.x[j + PAIRS] = fmaf(y, cosine, x * sine);
     }
@@ -49,22 +50,36 @@ FN void turn(Head& h, const float* angles) {
 
 KERNEL(rotate, Args, 128, 1) {
     let_next_start();
-    after_previous();
     const u32 head = block_id_y() * 4 + (thread_id() >> 5), lane = thread_id() & 31;
+    const bool query = head < a.q_heads, value = head >= a.q_heads + a.kv_heads;
+    const float* weights = query ? a.q_norm : a.k_norm;
+    Head h;
+    float weight[2 * PAIRS], cosines[PAIRS], sines[PAIRS];
+    for (int j = 0; j < 2 * PAIRS; j++) {
+        h.real[j] = lane + (j % PAIRS) * 32 < HALF;
+        weight[j] = weights && h.real[j] ? weights[lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF] : 1.f;
+    }
+    after_previous();
     const u64 row = block_id();
     if (head >= a.q_heads + 2 * a.kv_heads) return;
     float* from = a.qkv + (row * (a.q_heads + 2 * a.kv_heads) + head) * HEAD_DIM;
-    Head h;
-    for (int j = 0; j < 2 * PAIRS; j++) {
-        u32 i = lane + (j % PAIRS) * 32;
-        h.real[j] = i < HALF;
-        h.x[j] = h.real[j] ? from[i + (j / PAIRS) * HALF] : 0.f;
+    const u64 part_size = (u64)a.rows * (a.q_heads + 2 * a.kv_heads) * HEAD_DIM;
+    for (int j = 0; j < PAIRS; j++) {
+        cosines[j] = h.real[j] ? a.angles[row * HEAD_DIM + lane + j * 32] : 0.f;
+        sines[j] = h.real[j] ? a.angles[row * HEAD_DIM + HALF + lane + j * 32] : 0.f;
     }
-    const bool query = head < a.q_heads, value = head >= a.q_heads + a.kv_heads;
+    for (int j = 0; j < 2 * PAIRS; j++) {
+        const u32 i = lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF;
+        float x[PARTS];
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++) x[part] = h.real[j] ? from[part * part_size + i] : 0.f;
+        h.x[j] = x[0];
+#pragma unroll
+        for (u32 part = 1; part < PARTS; part++) h.x[j] += x[part];
+    }
     if (!value) {
-        const float* weight = query ? a.q_norm : a.k_norm;
-        if (weight) norm(h, weight, query ? a.q_eps : a.k_eps);
-        turn(h, a.angles + row * HEAD_DIM);
+        if (weights) norm(h, weight, query ? a.q_eps : a.k_eps);
+        turn(h, cosines, sines);
     }
     if (query) {
         for (int j = 0; j < 2 * PAIRS; j++)

@@ -39,6 +39,9 @@ struct Args {
     float scale;
     // The most columns, rows times group, of an item.
     int columns;
+    // Whether this step is recorded.
+    int early;
+    int unused;
 };
 
 FN int first_seen(const Args& a, int position) {

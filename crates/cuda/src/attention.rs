@@ -39,6 +39,8 @@ struct RotateArgs {
     k_eps: f32,
     q_heads: u32,
     kv_heads: u32,
+    rows: u32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -57,6 +59,8 @@ struct AttentionArgs {
     out_precision: i32,
     scale: f32,
     columns: i32,
+    early: i32,
+    unused: i32,
 }
 
 /// Room for parts that are merged; grows, and is used again by every layer.
@@ -176,10 +180,13 @@ impl Cuda {
             k_eps: norms.map_or(0.0, |[_, k]| k.eps),
             q_heads: heads.q as u32,
             kv_heads: heads.kv as u32,
+            rows: qkv.rows() as u32,
+            unused: 0,
         };
-        let kernel = ROTATE.with_head(arena.layout());
         let count = if staged.is_some() { count } else { rows.tokens.len() };
+        let kernel = ROTATE.with_head(arena.layout()).with_parts(qkv.parts());
         let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        qkv.set_parts(1);
         if self.left_out(Only::Kernel("rotate")) {
             return Ok(());
         }
@@ -200,7 +207,7 @@ impl Cuda {
         check_heads(spec, arena);
         assert_eq!(qkv.shape(), [self.padded(rows.tokens.len()), heads.qkv_cols()], "shape of qkv");
         assert_eq!(out.shape(), [qkv.rows(), heads.q * heads.dim], "shape of the output");
-        assert_eq!(qkv.precision(), Precision::F32);
+        assert_eq!((qkv.precision(), qkv.parts()), (Precision::F32, 1), "queries are rotated");
         check_rows(rows);
         let mut batches = self.batches.borrow_mut();
         let layout = arena.layout();
@@ -230,6 +237,8 @@ impl Cuda {
             out_precision: short as i32,
             scale: spec.scale * std::f32::consts::LOG2_E,
             columns: 0,
+            early: i32::from(staged.is_some()),
+            unused: 0,
         };
         for (launch, items) in placed.plan.launches.iter().zip(&placed.items) {
             args.columns = launch.shape.columns as i32;

@@ -187,6 +187,7 @@ impl Backend for Cuda {
     }
 
     fn read(&self, buf: &CudaBuf, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        self.settle(buf)?;
         buf.read(out)
     }
 
@@ -219,6 +220,7 @@ impl Backend for Cuda {
     }
 
     fn read_row(&self, buf: &CudaBuf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {
+        self.settle(buf)?;
         buf.read_row(row, out)
     }
 

@@ -55,6 +55,7 @@ impl Cuda {
     pub(crate) fn run_choose(&self, logits: &CudaBuf, choices: &[Choice]) -> Result<(), BackendError> {
         assert_eq!(logits.precision(), Precision::F32, "logits are results of a product");
         assert_eq!(logits.rows(), self.padded(choices.len()), "a choice a row");
+        self.settle(logits)?;
         let there = self.input(Need::Choices, logits.rows(), &plain(choices))?;
         let rows = there.count;
         let vocab = logits.cols();

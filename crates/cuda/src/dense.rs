@@ -6,6 +6,7 @@ use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
 use crate::steps::Need;
+use crate::stream::FEW_ROWS;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
@@ -13,23 +14,14 @@ pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed").overlapping()
 pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm").overlapping();
 pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated").overlapping();
 pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert").overlapping();
+pub(crate) const ADD: Kernel = Kernel::new::<AddArgs>("add").overlapping();
 pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
 
-pub(crate) const FEW: Kernel = Kernel::new::<SkinnyArgs>("skinny").overlapping();
-
-/// The most rows for which a kernel of ours may read weights faster than the library.
-const FEW_ROWS: usize = 64;
-/// Outputs and warps of a block of `cu/skinny.cu`.
-const SKINNY: [usize; 2] = [16, 8];
-
 #[repr(C)]
-struct SkinnyArgs {
+struct AddArgs {
     x: u64,
-    w: u64,
-    out: u64,
-    outputs: u32,
-    cols: u32,
-    precision: i32,
+    count: u64,
+    parts: u32,
     unused: i32,
 }
 
@@ -57,6 +49,8 @@ struct NormArgs {
     x_precision: i32,
     delta_precision: i32,
     out_precision: i32,
+    rows: u32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -67,6 +61,8 @@ struct GatedArgs {
     precision: i32,
     out_precision: i32,
     act: i32,
+    rows: u32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -147,13 +143,23 @@ impl Cuda {
             x_precision: x.precision() as i32,
             delta_precision: delta.map_or(Precision::F32, CudaBuf::precision) as i32,
             out_precision: self.short() as i32,
+            rows: x.rows() as u32,
+            unused: 0,
         };
+        let kept = x.cols().div_ceil(4 * 1024).clamp(1, 2);
         let grid = Grid::new(x.rows(), 1, threads_for(x.cols().div_ceil(4), 1024));
         if self.left_out(Only::Kernel("norm")) {
             return Ok(());
         }
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
-        unsafe { launch(&*self.device, NORM, grid, &args) }
+        unsafe {
+            launch(
+                &*self.device,
+                NORM.with_parts(delta.map_or(1, CudaBuf::parts)).with_kept(kept),
+                grid,
+                &args,
+            )
+        }
     }
 
     pub(crate) fn run_gated(
@@ -170,6 +176,8 @@ impl Cuda {
             precision: gate_up.precision() as i32,
             out_precision: self.short() as i32,
             act: i32::from(act == Activation::Gelu),
+            rows: out.rows() as u32,
+            unused: 0,
         };
         let threads = threads_for(out.cols().div_ceil(4), 256);
         let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * threads as usize), threads);
@@ -177,10 +185,11 @@ impl Cuda {
             return Ok(());
         }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe { launch(&*self.device, GATED, grid, &args) }
+        unsafe { launch(&*self.device, GATED.with_parts(gate_up.parts()), grid, &args) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
+        self.settle(x)?;
         assert_eq!(out.shape(), [rows.len(), x.cols()], "rows picked and rows of the output");
         assert!(rows.iter().all(|&row| (row as usize) < x.rows()), "rows of {}", x.rows());
         let picked = Memory::of(&self.device, rows)?;
@@ -223,6 +232,7 @@ impl Cuda {
         if x.rows() == 0 {
             return Ok(());
         }
+        self.settle(x)?;
         let mut converted = None;
         if x.precision() != w.precision {
             let memory = Memory::new(&self.device, x.rows() * x.cols() * w.precision.bytes())?;
@@ -230,6 +240,10 @@ impl Cuda {
             unsafe { self.convert(x, 0, x.rows(), memory.address(), w.precision)? };
             converted = Some(memory);
         }
+        let few = !self.deterministic() && x.rows() <= FEW_ROWS && w.cols.is_multiple_of(8);
+        let cut = few.then(|| self.cut(x.rows(), w.rows, w.cols));
+        let parts = cut.map_or(1, |cut| cut.parts);
+        out.make_room(&self.device, parts)?;
         let product = Product {
             x: converted.as_ref().map_or(x.address(), Memory::address),
             w: w.memory.address(),
@@ -243,29 +257,30 @@ impl Cuda {
         if self.left_out(Only::Product(w.rows, w.cols)) {
             return Ok(());
         }
-        let few = !product.deterministic && product.rows <= FEW_ROWS && product.cols.is_multiple_of(8);
+        let own = || match cut {
+            // SAFETY: the shapes were checked above, and room for the parts was made.
+            Some(cut) => unsafe { self.multiply_few(product, cut) },
+            // SAFETY: the shapes were checked above.
+            None => unsafe { self.multiply(product) },
+        };
         // SAFETY: the shapes were checked above.
-        let own = || unsafe { if few { self.multiply_few(product) } else { self.multiply(product) } };
-        // SAFETY: the shapes were checked above.
-        if unsafe { self.device.multiply(product, few.then_some(&own))? } { Ok(()) } else { own() }
+        if unsafe { !self.device.multiply(product, few.then_some(&own))? } {
+            own()?;
+            out.set_parts(parts);
+        }
+        Ok(())
     }
 
-    /// # Safety
-    /// The addresses have room for the shapes; rows are whole units of 16 bytes.
-    pub(crate) unsafe fn multiply_few(&self, p: Product) -> Result<(), BackendError> {
-        let args = SkinnyArgs {
-            x: p.x,
-            w: p.w,
-            out: p.out,
-            outputs: p.outputs as u32,
-            cols: p.cols as u32,
-            precision: p.precision as i32,
-            unused: 0,
-        };
-        let [outputs, warps] = SKINNY;
-        let grid = Grid::new(p.outputs.div_ceil(outputs), 1, 32 * warps as u32);
-        // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
-        unsafe { launch(&*self.device, FEW.with_rows(p.rows), grid, &args) }
+    /// What is in parts becomes whole.
+    pub(crate) fn settle(&self, x: &CudaBuf) -> Result<(), BackendError> {
+        if x.parts() == 1 {
+            return Ok(());
+        }
+        let count = x.rows() * x.cols();
+        let args = AddArgs { x: x.address(), count: count as u64, parts: x.parts() as u32, unused: 0 };
+        x.set_parts(1);
+        // SAFETY: there is room for the parts.
+        unsafe { launch(&*self.device, ADD, Grid::new(count.div_ceil(256), 1, 256), &args) }
     }
 
     /// # Safety

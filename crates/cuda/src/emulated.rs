@@ -247,11 +247,6 @@ mod fast {
         conformance::attention_alone_equals_attention_in_a_batch(&cuda, Tolerance::BF16);
     }
 
-    #[test]
-    fn few_rows_are_multiplied_by_a_kernel_of_their_own() {
-        conformance::linear_matches_the_reference(&emulated(false), Tolerance::BF16);
-    }
-
     /// Chunks of two rows and more, as the kernel for many rows sees them: strips of one and two, all codecs.
     #[test]
     fn rows_of_a_chunk_attend_like_rows_by_themselves() {

@@ -28,6 +28,10 @@ const FIRST_TO_OVERLAP: (i32, i32) = (9, 0);
 /// Shared memory that any kernel may have without asking.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
+/// Of a processor's memory, how much is shared memory instead of cache: as much as there can be. Kernels that overlap
+/// agree on it, as a processor changes it only when it has nothing to do.
+const ALL_SHARED: i32 = 100;
+
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -70,7 +74,14 @@ impl Gpu {
         unsafe {
             let module =
                 result::module::load_data(image.as_ptr().cast()).map_err(failed("loading a kernel"))?;
-            result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))
+            let function =
+                result::module::get_function(module, name).map_err(failed("finding a kernel's entry"))?;
+            if kernel.overlaps {
+                let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                result::function::set_function_attribute(function, attribute, ALL_SHARED)
+                    .map_err(failed("dividing a processor's memory"))?;
+            }
+            Ok(function)
         }
     }
 

@@ -12,8 +12,11 @@ pub(crate) struct Kernel {
     head: Option<HeadOptions>,
     /// May be launched before the kernel before it has ended, for which it waits itself.
     pub(crate) overlaps: bool,
-    /// Rows that a kernel for few of them has.
-    rows: Option<usize>,
+    /// Of the product it reads.
+    parts: Option<usize>,
+    /// Fours of columns that a thread keeps.
+    kept: Option<usize>,
+    pub(crate) stream: Option<StreamOptions>,
     pub(crate) attention: Option<AttentionOptions>,
     chunk: Option<ChunkOptions>,
 }
@@ -23,6 +26,31 @@ pub(crate) struct Kernel {
 pub(crate) struct HeadOptions {
     pub(crate) dim: usize,
     pub(crate) dtype: KvDtype,
+}
+
+/// Of `cu/stream.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct StreamOptions {
+    pub(crate) rows: usize,
+    /// Sixteens of outputs of a unit.
+    pub(crate) sixteens: usize,
+    pub(crate) warps: usize,
+    /// Chunks of columns that are copied ahead.
+    pub(crate) depth: usize,
+    pub(crate) min_blocks: usize,
+}
+
+impl StreamOptions {
+    /// Columns of a chunk.
+    pub(crate) const CHUNK: usize = 32;
+
+    /// Bytes of shared memory.
+    pub(crate) fn shared(&self) -> usize {
+        // Of a warp, as in `cu/stream.cu`: a ring of chunks, and its sums of eight rows, `LINE` numbers for every output.
+        let tiles = self.rows.div_ceil(8);
+        let chunk = 512 * (2 * self.sixteens + if tiles > 1 { tiles } else { 0 });
+        self.warps * (self.depth * chunk + 16 * self.sixteens * 9 * 4)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +87,9 @@ impl Kernel {
             args_bytes: size_of::<A>(),
             overlaps: false,
             head: None,
-            rows: None,
+            parts: None,
+            kept: None,
+            stream: None,
             attention: None,
             chunk: None,
         }
@@ -73,8 +103,16 @@ impl Kernel {
         Self { overlaps: true, ..self }
     }
 
-    pub(crate) fn with_rows(self, rows: usize) -> Self {
-        Self { rows: Some(rows), ..self }
+    pub(crate) fn with_parts(self, parts: usize) -> Self {
+        Self { parts: Some(parts), ..self }
+    }
+
+    pub(crate) fn with_kept(self, kept: usize) -> Self {
+        Self { kept: Some(kept), ..self }
+    }
+
+    pub(crate) fn with_stream(self, stream: StreamOptions) -> Self {
+        Self { stream: Some(stream), ..self }
     }
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
@@ -109,7 +147,17 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
-        options.extend(self.rows.map(|rows| ("ROWS", rows)));
+        options.extend(self.kept.map(|kept| ("KEPT", kept)));
+        options.extend(self.parts.map(|parts| ("PARTS", parts)));
+        if let Some(stream) = self.stream {
+            options.extend([
+                ("ROWS", stream.rows),
+                ("SIXTEENS", stream.sixteens),
+                ("WARPS", stream.warps),
+                ("DEPTH", stream.depth),
+                ("MIN_BLOCKS", stream.min_blocks),
+            ]);
+        }
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),
@@ -151,7 +199,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "skinny.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "stream.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 

@@ -34,6 +34,7 @@ mod plan;
 mod precision;
 mod stage;
 mod steps;
+mod stream;
 mod values;
 
 pub use arena::CudaArena;

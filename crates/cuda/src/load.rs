@@ -6,8 +6,10 @@
 
 use crate::plan::{Cuts, PlanKey, Tuning};
 
-/// The fewest tiles that are worth a share.
+/// The fewest tiles that are worth a share: one for each warp of a small batch.
 const LEAST_PART: usize = 8;
+/// The same for heads over 128.
+const LEAST_WIDE_PART: usize = 4;
 /// Up to so many tiles a multiprocessor, a batch is small.
 const SMALL: usize = 16;
 /// What merging the parts of a sequence costs, in tiles.
@@ -54,7 +56,7 @@ impl Load {
     /// Blocks that run at the same time share what the memory gives, so that few long ones are no slower than many
     /// short ones, up to what one processor can take: about twice its part. Only what is longer than that is cut, and
     /// what comes in several rounds, of which the last would leave places empty.
-    pub(crate) fn cuts(&self, shares: usize, processors: usize) -> Cuts {
+    pub(crate) fn cuts(&self, key: &PlanKey, shares: usize, processors: usize) -> Cuts {
         let tiles = self.total / self.kv_heads;
         let at_once = self.whole / self.kv_heads <= shares;
         let whole =
@@ -62,7 +64,8 @@ impl Load {
         if whole {
             return Cuts::Parts(u32::MAX);
         }
-        let shares = shares.min(tiles / LEAST_PART).max(1);
+        let least = if key.head_dim > 128 { LEAST_WIDE_PART } else { LEAST_PART };
+        let shares = shares.min(tiles / least).max(1);
         // Of equal lengths each is cut alike, if that does not leave many places empty.
         let batch = self.whole / self.kv_heads;
         let alike = shares / batch * batch;
@@ -78,19 +81,16 @@ mod tests {
 
     const PROCESSORS: usize = 132;
 
+    fn key(kv_heads: usize, head_dim: usize, element_bytes: usize) -> PlanKey {
+        let tuning = Tuning::default();
+        PlanKey { window: 0, kv_heads, group: 4, head_dim, element_bytes, deterministic: false, tuning }
+    }
+
     fn chosen(batch: usize, context: u32, [kv_heads, head_dim, bytes]: [usize; 3]) -> (Cuts, [usize; 3]) {
-        let key = PlanKey {
-            window: 0,
-            kv_heads,
-            group: 4,
-            head_dim,
-            element_bytes: bytes,
-            deterministic: false,
-            tuning: Tuning::default(),
-        };
+        let key = key(kv_heads, head_dim, bytes);
         let load = Load::new(std::iter::repeat_n(context / 16, batch), kv_heads);
         let Tuning { warps, stages, min_blocks, .. } = load.tuning(&key, PROCESSORS);
-        (load.cuts(PROCESSORS * min_blocks / kv_heads, PROCESSORS), [warps, stages, min_blocks])
+        (load.cuts(&key, PROCESSORS * min_blocks / kv_heads, PROCESSORS), [warps, stages, min_blocks])
     }
 
     #[test]
@@ -98,6 +98,8 @@ mod tests {
         let (llama, gemma, whole) = ([8, 128, 2], [1, 256, 2], Cuts::Parts(u32::MAX));
         assert_eq!(chosen(64, 4096, llama), (whole, [2, 3, 4]));
         assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
+        assert_eq!(chosen(1, 512, llama), (Cuts::Even(4), [8, 3, 1]));
+        assert_eq!(chosen(1, 512, gemma), (Cuts::Even(8), [4, 2, 1]));
         assert_eq!(chosen(8, 32768, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(1, 200_000, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(24, 512, llama), (whole, [4, 3, 2]));
@@ -110,6 +112,6 @@ mod tests {
     #[test]
     fn a_long_sequence_among_many_short_ones_is_cut() {
         let tiles = std::iter::repeat_n(10, 63).chain([12_500]);
-        assert_eq!(Load::new(tiles, 8).cuts(33, PROCESSORS), Cuts::Even(33));
+        assert_eq!(Load::new(tiles, 8).cuts(&key(8, 128, 2), 33, PROCESSORS), Cuts::Even(33));
     }
 }

@@ -113,7 +113,7 @@ impl Plan {
                 (true, 0) => Cuts::At(FIXED_PART),
                 (true, tiles) => Cuts::At(tiles),
                 (false, 0) if key.tuning.shares > 0 => Cuts::Even(key.tuning.shares),
-                (false, 0) => load.cuts(shares, processors),
+                (false, 0) => load.cuts(&key, shares, processors),
                 (false, tiles) => Cuts::Parts(tiles),
             };
             launches.push(Launch::new(&key, Program::Columns(options), shares, &cut(&decoding, cuts)));

@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crate::precision::Precision;
 use half::bf16;
 use octavo_backend::{BackendError, TensorRef, WeightDtype};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Activations `[rows, cols]`, in the precision of whatever wrote them last.
@@ -13,6 +14,8 @@ pub struct CudaBuf {
     rows: usize,
     cols: usize,
     precision: Precision,
+    /// Of a product's sums, one after another: a value is what they add up to.
+    parts: Cell<usize>,
     memory: Memory,
 }
 
@@ -22,6 +25,7 @@ impl CudaBuf {
             rows,
             cols,
             precision: Precision::F32,
+            parts: Cell::new(1),
             memory: Memory::new(device, rows * cols * 4)?.kept(),
         })
     }
@@ -54,7 +58,25 @@ impl CudaBuf {
     /// Where to write all of it in `precision`.
     pub(crate) fn overwrite(&mut self, precision: Precision) -> u64 {
         self.precision = precision;
+        self.parts.set(1);
         self.memory.address()
+    }
+
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.get()
+    }
+    /// From here on; there is room for them.
+    pub(crate) fn set_parts(&self, parts: usize) {
+        assert!(parts * self.rows * self.cols * 4 <= self.memory.bytes(), "room for {parts} parts");
+        self.parts.set(parts);
+    }
+    /// Room for so many parts, whose contents are undefined.
+    pub(crate) fn make_room(&mut self, device: &Arc<dyn Device>, parts: usize) -> Result<(), BackendError> {
+        let need = parts * self.rows * self.cols * 4;
+        if need > self.memory.bytes() {
+            self.memory = Memory::new(device, need)?.kept();
+        }
+        Ok(())
     }
 
     pub(crate) fn read(&self, out: &mut Vec<f32>) -> Result<(), BackendError> {

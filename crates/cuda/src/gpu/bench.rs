@@ -13,6 +13,7 @@ use crate::device::{Device, Grid, Product};
 use crate::kernels::Kernel;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
+use crate::stream::MOST_PARTS;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use octavo_backend::BackendError;
 use std::sync::Arc;
@@ -139,7 +140,7 @@ impl Bench {
         let copies = (256usize << 20).div_ceil(outputs * cols * 2).clamp(1, 32);
         let weights = self.random(copies * outputs * cols, Precision::Bf16)?;
         let x = self.random(rows * cols, Precision::Bf16)?;
-        let out = Memory::new(&self.cuda.device, rows * outputs * 4)?;
+        let out = Memory::new(&self.cuda.device, MOST_PARTS * rows * outputs * 4)?;
         let time = self.time(|| {
             for copy in 0..copies {
                 let product = Product {

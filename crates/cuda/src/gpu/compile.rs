@@ -98,10 +98,11 @@ mod tests {
     use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
     use crate::blocks::MOVE;
     use crate::choose::{CHOOSE, PEAKS};
-    use crate::dense::{CONVERT, EMBED, FEW, GATED, LINEAR, NORM};
+    use crate::dense::{ADD, CONVERT, EMBED, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
-    use crate::kernels::{AttentionOptions, ChunkOptions};
+    use crate::kernels::{AttentionOptions, ChunkOptions, StreamOptions};
     use crate::pages::{COPY, ROWS, ZERO};
+    use crate::stream::STREAM;
     use octavo_backend::PageLayout;
     use octavo_types::KvDtype;
 
@@ -115,10 +116,28 @@ mod tests {
         }
         let compiler = Compiler::new((9, 0), None);
         let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
-        let plain =
-            [ANGLES, CONVERT, EMBED, GATED, LINEAR, NORM, FILL, READ, COPY, MOVE, ROWS, ZERO, PEAKS, CHOOSE];
+        let plain = [
+            ADD,
+            ANGLES,
+            CONVERT,
+            EMBED,
+            GATED.with_parts(3),
+            LINEAR,
+            NORM.with_parts(3).with_kept(2),
+            FILL,
+            READ,
+            COPY,
+            MOVE,
+            ROWS,
+            ZERO,
+            PEAKS,
+            CHOOSE,
+        ];
         plain.into_iter().for_each(compiles);
-        [1, 24, 32].into_iter().for_each(|rows| compiles(FEW.with_rows(rows)));
+        for (rows, warps) in [(1, 8), (24, 4), (64, 8)] {
+            let options = StreamOptions { rows, sixteens: 2, warps, depth: 3, min_blocks: 16 / warps };
+            compiles(STREAM.with_stream(options));
+        }
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
                 let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
@@ -132,7 +151,7 @@ mod tests {
                     staggered: small_pages,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
-                compiles(ROTATE.with_head(&layout));
+                compiles(ROTATE.with_head(&layout).with_parts(3));
                 compiles(ATTENTION.with_head(&layout).with_attention(options));
             }
         }

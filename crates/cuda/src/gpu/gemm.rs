@@ -26,8 +26,8 @@ const TRIES: usize = 4;
 /// More than a device's cache holds: written between tries, so that each finds its weights in memory.
 const COLD: usize = 96 << 20;
 
-/// How much faster a kernel of ours must be: its time is flattered by starting before the one before it has ended.
-const OWN_MARGIN: f32 = 0.9;
+/// How much slower than the library's a kernel of ours may be: in a step it starts before the one before it has ended.
+const OWN_MARGIN: f32 = 1.1;
 
 /// A shape for which one algorithm does: rows are rounded up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

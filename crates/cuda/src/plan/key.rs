@@ -39,6 +39,8 @@ pub struct Tuning {
     /// Lines (rows times heads of a group) from which a span of rows is a chunk.
     pub chunk_lines: usize,
     pub chunk: Option<ChunkOptions>,
+    /// Parts of a product of few rows.
+    pub product_parts: usize,
 }
 
 impl PlanKey {

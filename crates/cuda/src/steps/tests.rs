@@ -1,5 +1,6 @@
 use super::*;
 use crate::emulated::{Emulated, emulated};
+use crate::plan::Tuning;
 use octavo_backend::{Backend, Choice, PageLayout, Rows, Span, WeightFormat};
 use octavo_engine::{Engine, EngineConfig, Flow, ModelRunner, Request};
 use octavo_kv::Settings;
@@ -116,6 +117,19 @@ fn a_replayed_step_has_the_bits_of_one_that_is_launched() {
         let found = replayed.run(&BATCHES);
         assert_eq!(replayed.cuda.replays().0, 4, "all but the first of each size");
         assert!(found == World::new(launched(), name).run(&BATCHES), "{name}");
+    }
+}
+
+/// Sums of products that lie apart, of rows that fill the step up, too.
+#[test]
+fn a_replayed_step_adds_the_parts_of_products() {
+    for name in ["qwen3-gqa", "gemma3-gqa"] {
+        let run = |graphs| {
+            let cuda = Cuda::on(Arc::new(Emulated::default()), false, graphs);
+            cuda.tuning.set(Tuning { product_parts: 3, ..Tuning::default() });
+            World::new(cuda, name).run(&[3, 3, 1])
+        };
+        assert!(run(true) == run(false), "{name}");
     }
 }
 

@@ -52,7 +52,9 @@ impl Bench {
     /// Microseconds of a product by the kernel for few rows; weights rotated beyond the cache.
     pub fn few_rows(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
         // SAFETY: `product_by` allocates for these shapes.
-        self.product_by(rows, outputs, cols, &|product| unsafe { self.cuda.multiply_few(product) })
+        self.product_by(rows, outputs, cols, &|product| unsafe {
+            self.cuda.multiply_few(product, self.cuda.cut(rows, outputs, cols))
+        })
     }
 
     /// Microseconds of the step that was replayed last, by the device's clock.

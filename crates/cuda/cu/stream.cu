@@ -1,0 +1,203 @@
+// out = x * wᵀ for few rows, where reading the weights is everything. A unit is OUTPUTS outputs for all rows and one of
+// `parts` stretches of the columns, whose sums lie apart: whoever reads them adds them. A block has some units, one
+// after another; its warps take turns in cutting a stretch into chunks of 32 columns:
+//
+//   out[16 outputs][8 rows] += w[16][16] * x[16][8]
+//
+// A sum does not depend on the order of its columns: lane t of a row's four loads eight columns at once, and what
+// the tensor cores take for columns 2t, 2t+1, 2t+8 and 2t+9 are the first four of these, then the others.
+//
+// Weights are copied into shared memory, DEPTH - 1 chunks ahead, across units, and from before the kernel before this one
+// has ended. More than eight rows are copied, too; up to eight are loaded one chunk ahead. A lane copies what it
+// multiplies itself, so that no one waits for others.
+#include "number.cuh"
+
+#define OUTPUTS (16 * SIXTEENS)
+#define CHUNK 32
+#define TILES ((ROWS + 7) / 8)
+// Eights of outputs.
+#define EIGHTS (2 * SIXTEENS)
+#define COPIES_ROWS (TILES > 1)
+// In a chunk every lane has 16 bytes for each eight of outputs, and for each eight of rows.
+#define CHUNK_BYTES ((EIGHTS + (COPIES_ROWS ? TILES : 0)) * 32 * 16)
+// So that neighbouring outputs lie in different banks.
+#define LINE 9
+
+struct Args {
+    const u16* x;
+    const u16* w;
+    float* out;
+    u32 outputs;
+    u32 cols;
+    u32 parts;
+    int precision;
+};
+
+struct Unit {
+    // The first output; chunks [begin, end).
+    u32 output, begin, end;
+};
+
+FN u32 count_units(const Args& a) { return (a.outputs + OUTPUTS - 1) / OUTPUTS * a.parts; }
+FN Unit unit_at(const Args& a, u32 unit) {
+    const u32 chunks = (a.cols + CHUNK - 1) / CHUNK, each = (chunks + a.parts - 1) / a.parts;
+    const u32 begin = unit % a.parts * each, end = begin + each;
+    return {unit / a.parts * OUTPUTS, begin, end < chunks ? end : chunks};
+}
+
+// A warp's walk over its chunks of all units of its block.
+struct Walk {
+    u32 number, taken;
+    Unit unit;
+    u32 chunk;
+};
+
+FN void start_unit(Walk& w, const Args& a, u32 number) {
+    w.number = number;
+    w.unit = unit_at(a, number);
+    w.chunk = w.unit.begin + (thread_id() >> 5);
+}
+// Whether there is another chunk, which is then the one it is at.
+FN bool find_chunk(Walk& w, const Args& a) {
+    while (w.chunk >= w.unit.end && w.number < count_units(a)) start_unit(w, a, w.number + grid_blocks());
+    return w.number < count_units(a);
+}
+FN void pass_chunk(Walk& w) { w.taken++, w.chunk += WARPS; }
+
+FN char* place_of(const Walk& w, char* ring) { return ring + w.taken % DEPTH * CHUNK_BYTES + (thread_id() & 31) * 16; }
+FN u32 column_of(const Walk& w) { return w.chunk * CHUNK + 8 * (thread_id() & 3); }
+
+FN void copy_weights(const Walk& w, const Args& a, char* to) {
+    const u32 column = column_of(w), first = w.unit.output + ((thread_id() & 31) >> 2);
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        const bool real = first + 8 * i < a.outputs && column < a.cols;
+        copy16(to + i * 512, real ? a.w + (u64)(first + 8 * i) * a.cols + column : a.w, real ? 16 : 0);
+    }
+}
+struct Rows {
+    Four v[TILES];
+};
+FN bool is_row(const Walk& w, const Args& a, int tile) {
+    return ((thread_id() & 31) >> 2) + 8 * tile < ROWS && column_of(w) < a.cols;
+}
+FN const u16* row_of(const Walk& w, const Args& a, int tile) {
+    return a.x + (u64)(((thread_id() & 31) >> 2) + 8 * tile) * a.cols + column_of(w);
+}
+FN void copy_rows(const Walk& w, const Args& a, char* to) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        const bool real = is_row(w, a, tile);
+        copy16(to + (EIGHTS + tile) * 512, real ? row_of(w, a, tile) : a.x, real ? 16 : 0);
+    }
+}
+FN Rows copied_rows(const char* chunk) {
+    Rows x;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) x.v[tile] = *(const Four*)(chunk + (EIGHTS + tile) * 512);
+    return x;
+}
+// Of the chunk that the walk is at, if it is at one.
+FN Rows load_rows(Walk& w, const Args& a) {
+    Rows x;
+    const bool found = find_chunk(w, a);
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+        x.v[tile] = found && is_row(w, a, tile) ? *(const Four*)row_of(w, a, tile) : Four{0, 0, 0, 0};
+    pass_chunk(w);
+    return x;
+}
+
+FN void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, int precision) {
+    const u32 w[4] = {a0, a1, a2, a3};
+    if (precision == BF16) multiply_bf16(c, w, b0, b1);
+    else multiply_f16(c, w, b0, b1);
+}
+
+FN void add_chunk(float (&sums)[SIXTEENS][TILES][4], const char* chunk, const Rows& x, int precision) {
+#pragma unroll
+    for (int i = 0; i < SIXTEENS; i++) {
+        const Four p = *(const Four*)(chunk + i * 1024), q = *(const Four*)(chunk + i * 1024 + 512);
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            multiply(sums[i][tile], p.x, q.x, p.y, q.y, x.v[tile].x, x.v[tile].y, precision);
+            multiply(sums[i][tile], p.z, q.z, p.w, q.w, x.v[tile].z, x.v[tile].w, precision);
+        }
+    }
+}
+
+// From the warps' sums to a unit's results.
+FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 output, u32 part, float* shared) {
+    const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        sync_block();
+#pragma unroll
+        for (int i = 0; i < SIXTEENS; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                shared[(warp * OUTPUTS + 16 * i + g + 8 * (j >> 1)) * LINE + 2 * t + (j & 1)] = sums[i][tile][j];
+        sync_block();
+        for (u32 i = thread_id(); i < OUTPUTS * 8; i += WARPS * 32) {
+            const u32 own = i % OUTPUTS, row = 8 * tile + i / OUTPUTS;
+            float sum = 0.f;
+#pragma unroll
+            for (int other = 0; other < WARPS; other++) sum += shared[(other * OUTPUTS + own) * LINE + i / OUTPUTS];
+            if (row < ROWS && output + own < a.outputs) a.out[((u64)part * ROWS + row) * a.outputs + output + own] = sum;
+        }
+    }
+}
+
+KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
+    DYNAMIC_SHARED(shared);
+    let_next_start();
+    char* ring = shared + (thread_id() >> 5) * DEPTH * CHUNK_BYTES;
+    float* results = (float*)(shared + WARPS * DEPTH * CHUNK_BYTES);
+    Walk ahead, rows;
+    ahead.taken = 0;
+    start_unit(ahead, a, block_id());
+    rows = ahead;
+#pragma unroll
+    for (int i = 0; i < DEPTH - 1; i++) {
+        if (find_chunk(ahead, a)) copy_weights(ahead, a, place_of(ahead, ring)), pass_chunk(ahead);
+        copies_commit();
+    }
+    after_previous();
+#if COPIES_ROWS
+#pragma unroll
+    for (int i = 0; i < DEPTH - 1; i++) {
+        if (find_chunk(rows, a)) copy_rows(rows, a, place_of(rows, ring)), pass_chunk(rows);
+        copies_commit();
+    }
+#else
+    Rows next_x = load_rows(rows, a);
+#endif
+    const char* chunks = ring + (thread_id() & 31) * 16;
+    u32 folded = 0;
+    for (u32 number = block_id(); number < count_units(a); number += grid_blocks()) {
+        const Unit unit = unit_at(a, number);
+        float sums[SIXTEENS][TILES][4];
+#pragma unroll
+        for (int i = 0; i < SIXTEENS * TILES * 4; i++) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = 0.f;
+        for (u32 at = unit.begin + (thread_id() >> 5); at < unit.end; at += WARPS) {
+            const char* chunk = chunks + folded++ % DEPTH * CHUNK_BYTES;
+#if COPIES_ROWS
+            copies_wait<DEPTH - 2>();
+            const Rows x = copied_rows(chunk);
+#else
+            const Rows x = next_x;
+            next_x = load_rows(rows, a);
+            copies_wait<DEPTH - 2>();
+#endif
+            add_chunk(sums, chunk, x, a.precision);
+            if (find_chunk(ahead, a)) {
+                char* to = place_of(ahead, ring);
+                copy_weights(ahead, a, to);
+                if (COPIES_ROWS) copy_rows(ahead, a, to);
+                pass_chunk(ahead);
+            }
+            copies_commit();
+        }
+        write_unit(sums, a, unit.output, number % a.parts, results);
+    }
+}

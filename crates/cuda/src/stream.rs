@@ -1,0 +1,119 @@
+//! Products of few rows, where reading the weights is everything: by a kernel of ours that starts to read them before
+//! the kernel before it has ended.
+
+use crate::backend::Cuda;
+use crate::device::{Grid, Product};
+use crate::kernels::{Kernel, StreamOptions};
+use crate::memory::launch;
+use octavo_backend::BackendError;
+
+pub(crate) const STREAM: Kernel = Kernel::new::<StreamArgs>("stream").overlapping();
+
+/// The most rows for which it may be faster than the library.
+pub(crate) const FEW_ROWS: usize = 64;
+/// The most parts of a product.
+pub(crate) const MOST_PARTS: usize = 8;
+
+/// Sixteens of outputs of a unit.
+const SIXTEENS: usize = 2;
+/// Of a block, and how many of them a multiprocessor has.
+const WARPS: usize = 8;
+const MIN_BLOCKS: usize = 2;
+/// Shared memory of a multiprocessor, and what a block takes beyond what it asks for.
+const SHARED: usize = 227 << 10;
+const RESERVED: usize = 1 << 10;
+/// The most chunks of a warp that are copied ahead.
+const DEEPEST: usize = 6;
+
+#[repr(C)]
+struct StreamArgs {
+    x: u64,
+    w: u64,
+    out: u64,
+    outputs: u32,
+    cols: u32,
+    parts: u32,
+    precision: i32,
+}
+
+/// How a product is cut into units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    options: StreamOptions,
+    /// Whose sums lie apart.
+    pub(crate) parts: usize,
+    units: usize,
+}
+
+impl Cut {
+    /// Into so many parts, or as many as are best for 0.
+    fn new(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Self {
+        let chunks = cols.div_ceil(StreamOptions::CHUNK);
+        let parts = if parts == 0 { 1..=MOST_PARTS.min(chunks) } else { parts..=parts };
+        let tiles = outputs.div_ceil(16 * SIXTEENS);
+        // In turns of a warp. Starting and ending a unit takes about one; a part takes others some time to add.
+        let cost = |parts: &usize| {
+            let rounds = (tiles * parts).div_ceil(MIN_BLOCKS * processors);
+            4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
+        };
+        let parts = parts.min_by_key(cost).expect("one part at least");
+        let options =
+            StreamOptions { rows, sixteens: SIXTEENS, warps: WARPS, depth: 0, min_blocks: MIN_BLOCKS };
+        let fits = |o: &StreamOptions| MIN_BLOCKS * (o.shared() + RESERVED) <= SHARED;
+        let depths = (2..=DEEPEST).rev().map(|depth| StreamOptions { depth, ..options });
+        let options = depths.into_iter().find(fits).expect("two chunks of every warp fit");
+        Self { options, parts, units: tiles * parts }
+    }
+}
+
+impl Cuda {
+    pub(crate) fn cut(&self, rows: usize, outputs: usize, cols: usize) -> Cut {
+        Cut::new(self.device.processors(), self.tuning.get().product_parts, [rows, outputs, cols])
+    }
+
+    /// # Safety
+    /// The addresses have room for the shapes, `out` for all parts; rows are whole units of 16 bytes.
+    pub(crate) unsafe fn multiply_few(&self, p: Product, cut: Cut) -> Result<(), BackendError> {
+        let args = StreamArgs {
+            x: p.x,
+            w: p.w,
+            out: p.out,
+            outputs: p.outputs as u32,
+            cols: p.cols as u32,
+            parts: cut.parts as u32,
+            precision: p.precision as i32,
+        };
+        let options = cut.options;
+        let blocks = cut.units.min(options.min_blocks * self.device.processors());
+        let grid = Grid::new(blocks, 1, 32 * options.warps as u32);
+        let grid = Grid { shared: options.shared() as u32, ..grid };
+        // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
+        unsafe { launch(&*self.device, STREAM.with_stream(options), grid, &args) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::emulated;
+    use crate::plan::Tuning;
+    use octavo_backend::conformance::{self, Tolerance};
+
+    #[test]
+    fn small_products_are_cut_into_parts_and_large_ones_are_not() {
+        let parts = |outputs, cols| Cut::new(132, 0, [24, outputs, cols]).parts;
+        // Of Qwen3-0.6B: o and down have too few outputs for all processors.
+        assert_eq!([parts(1024, 2048), parts(1024, 3072)], [4, 6]);
+        assert_eq!([parts(6144, 1024), parts(151_936, 1024)], [1, 1]);
+        assert_eq!(parts(8, 16), 1, "no more than there are chunks");
+    }
+
+    #[test]
+    fn parts_of_a_product_add_up_to_it() {
+        for product_parts in [1, 3, MOST_PARTS] {
+            let cuda = emulated(false);
+            cuda.tuning.set(Tuning { product_parts, ..Tuning::default() });
+            conformance::linear_matches_the_reference(&cuda, Tolerance::BF16);
+        }
+    }
+}
