@@ -87,7 +87,10 @@ fn the_prompt_comes_from_a_file_or_from_standard_input() {
 
 #[test]
 fn an_error_is_told_with_its_cause_once() {
-    let failed = octavo(&["generate", "--model", "/nowhere/at/all", "hello"]);
+    let empty = std::env::temp_dir().join(format!("octavo-empty-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let failed = octavo(&["generate", "--model", empty.to_str().unwrap(), "hello"]);
+    std::fs::remove_dir(&empty).unwrap();
     let text = String::from_utf8(failed.stderr).unwrap();
     assert_eq!((failed.status.code(), text.matches("No such file").count()), (Some(1), 1), "{text}");
 }
