@@ -25,6 +25,9 @@ impl Engine {
             tenant.tokens += u64::from(tokens.0);
             tenant.pages += u64::from(pages.0);
         }
+        for (scope, cached) in self.cache.cached_by_scope() {
+            tenants.entry(scope).or_insert_with(|| TenantReport::of(scope)).cached = cached;
+        }
         let mut tenants: Vec<TenantReport> = tenants.into_values().collect();
         tenants.sort_by(|a, b| a.tenant.cmp(&b.tenant));
         CacheReport {

@@ -115,6 +115,24 @@ fn running_sequences_are_shown_by_tenant() {
 }
 
 #[test]
+fn cached_pages_are_shown_by_tenant_when_nothing_runs() {
+    let server = TestServer::start();
+    let prompt: Vec<u32> = (100..180).collect();
+    run(&server, &prompt, "one");
+    run(&server, &prompt[..48], "two");
+    run(&server, &prompt[..64], "two");
+    server.wait_for_cache("pages are cached", |cache| cache["pages"]["cached"] == 9);
+    let cache = server.get("/v1/cache").json();
+    let tenants = cache["tenants"].as_array().unwrap();
+    let mut cached: Vec<u64> = tenants.iter().map(|one| one["cached_pages"].as_u64().unwrap()).collect();
+    cached.sort_unstable();
+    assert_eq!(cached, [4, 5], "{cache}");
+    assert!(tenants.iter().all(|one| one["sequences"] == 0 && one["pages"] == 0 && one["tenant"] != ""));
+    server.delete("/v1/cache/prefixes");
+    assert_eq!(server.get("/v1/cache").json()["tenants"], json!([]));
+}
+
+#[test]
 fn prefixes_can_be_dropped_and_pinned() {
     let server = TestServer::start();
     let (kept, dropped): (Vec<u32>, Vec<u32>) = ((100..200).collect(), (300..400).collect());
