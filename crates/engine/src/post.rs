@@ -252,7 +252,9 @@ fn choose_token(
         constraint.accept(token).map_err(|error| refused(&error))?;
         complete = constraint.progress() == Progress::MustEnd;
     }
-    let (text, matched) = task.text.as_mut().map_or((String::new(), None), |text| text.push(token));
+    let may_end = task.generated >= request.min_tokens;
+    let text = task.text.as_mut().map(|text| text.push(token, may_end));
+    let (text, matched) = text.unwrap_or_default();
     let enough = task.generated + 1 >= request.max_tokens || known + Tokens(1) >= max_len;
     let reason = if complete || matched.is_some() {
         Some(FinishReason::Stop)

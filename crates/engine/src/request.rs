@@ -26,7 +26,7 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// The most tokens to generate, for each choice.
     pub max_tokens: u32,
-    /// Tokens that end the text do not before so many were generated.
+    /// Before so many were generated, neither a token nor a string ends the text.
     pub min_tokens: u32,
     /// Tokens that end the text; they are not part of it.
     pub stop_tokens: Vec<u32>,
