@@ -2,6 +2,7 @@
 
 mod support;
 
+use octavo::Options;
 use octavo_server::{Cors, ServerOptions};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -165,6 +166,14 @@ fn a_pin_can_be_a_text_or_a_conversation() {
         let pin = server.post("/v1/cache/pins", &body);
         assert_eq!(pin.status, 201, "{}", pin.text());
     }
+}
+
+#[test]
+fn without_a_prefix_cache_nothing_can_be_pinned_and_it_is_said_why() {
+    let engine = Options { prefix_cache: false, ..engine_options() };
+    let server = TestServer::with(ServerOptions::default(), engine);
+    let refused = server.post("/v1/cache/pins", &json!({"tokens": [1, 2, 3]}));
+    assert_eq!((refused.status, &refused.error()["code"]), (409, &json!("prefix_cache_off")));
 }
 
 #[test]
