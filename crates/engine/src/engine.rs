@@ -147,6 +147,7 @@ impl Engine {
     /// Says what time it is. Time never goes back: an earlier one is ignored.
     pub fn tick(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
+        self.cache.tick(self.now);
     }
 
     /// Queues a request, which arrives at the time last told. Its events come out of the steps that follow.
@@ -246,9 +247,13 @@ impl Engine {
     /// Shows the state of things to whoever reads the metrics, ten times a second at most.
     pub(crate) fn publish(&mut self) {
         let due = self.published.is_none_or(|at| self.now.since(at) >= Duration::from_millis(100));
-        if !due && self.has_work() {
-            return;
+        if due || !self.has_work() {
+            self.show();
         }
+    }
+
+    /// The same, now.
+    pub(crate) fn show(&mut self) {
         self.published = Some(self.now);
         let ids = self.running.iter().filter(|running| running.finished.is_none());
         let mut ids: Vec<RequestId> = ids.map(|running| running.task.id()).collect();

@@ -88,6 +88,8 @@ pub enum Failure {
     OutOfPages { need: Pages, free: Pages },
     #[error("its grammar allows no further token: {0}")]
     Constraint(String),
+    #[error("its grammar is too complex to be followed: {0}")]
+    TooComplex(String),
     #[error("the engine is shutting down")]
     ShuttingDown,
 }

@@ -25,6 +25,9 @@ impl Engine {
             tenant.tokens += u64::from(tokens.0);
             tenant.pages += u64::from(pages.0);
         }
+        for (scope, cached) in self.cache.cached_by_scope() {
+            tenants.entry(scope).or_insert_with(|| TenantReport::of(scope)).cached = cached;
+        }
         let mut tenants: Vec<TenantReport> = tenants.into_values().collect();
         tenants.sort_by(|a, b| a.tenant.cmp(&b.tenant));
         CacheReport {
@@ -53,16 +56,24 @@ impl Engine {
         }
     }
 
+    // Whoever is told of a change below finds it in the metrics.
+
     pub fn pin(&mut self, prompt: &Prompt) -> Result<(PinId, Tokens), PinError> {
-        self.cache.pin(prompt)
+        let pinned = self.cache.pin(prompt);
+        self.show();
+        pinned
     }
     pub fn unpin(&mut self, pin: PinId) -> Result<(), PinError> {
-        self.cache.unpin(pin)
+        let unpinned = self.cache.unpin(pin);
+        self.show();
+        unpinned
     }
     /// Forgets every cached prefix that nobody uses or pinned.
     pub fn drop_prefixes(&mut self) -> Pages {
         let all = self.cache.settings().total;
-        self.cache.evict(all)
+        let dropped = self.cache.evict(all);
+        self.show();
+        dropped
     }
 }
 

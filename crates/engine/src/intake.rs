@@ -103,9 +103,11 @@ impl Intake {
             return Err(SubmitError::OverLimit { need, limit });
         }
         let (choices, best_of, most) = (request.choices, request.best_of, self.max_choices);
-        let asked = choices.max(best_of);
-        if choices == 0 || asked > most {
-            return Err(SubmitError::Choices { asked, most });
+        if choices == 0 || choices > most {
+            return Err(SubmitError::Choices { asked: choices, most });
+        }
+        if best_of > most {
+            return Err(SubmitError::BestOfTooMany { best_of, most });
         }
         if best_of < choices {
             return Err(SubmitError::BestOf { choices, best_of });

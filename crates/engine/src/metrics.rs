@@ -128,7 +128,7 @@ pub struct Metrics {
     pub page_idle_before_evict: Histogram,
     /// Between two uses of a page that nobody held in between.
     pub page_reuse_gap: Histogram,
-    /// As of the end of the last step.
+    /// As it was last shown: after a step, a change from outside, or while nothing runs.
     cache: Mutex<Option<Snapshot>>,
 }
 
@@ -192,7 +192,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The cache as it was after the last step; `None` before the first.
+    /// The cache as it was last shown; `None` before the first time.
     pub fn cache(&self) -> Option<Snapshot> {
         self.cache.lock().expect("nobody panics while holding it").clone()
     }

@@ -36,7 +36,6 @@ pub(crate) enum Others {
 impl Engine {
     /// Fills the open step. An empty step afterwards means that there is nothing to compute.
     pub(crate) fn plan(&mut self, events: &mut Events) {
-        self.cache.tick(self.now);
         self.wanted.clear();
         self.prompt_tokens = Tokens::ZERO;
         self.retire(events);

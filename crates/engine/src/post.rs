@@ -1,6 +1,6 @@
 //! After a step has run: tokens are chosen, become text, and end what they end.
 
-use crate::constraint::Progress;
+use crate::constraint::{ConstraintError, Progress};
 use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished, NewToken};
 use crate::queue::Waiting;
@@ -249,10 +249,12 @@ fn choose_token(
     }
     let mut complete = false;
     if let Some(constraint) = &mut task.constraint {
-        constraint.accept(token).map_err(|error| refused(&error))?;
+        constraint.accept(token).map_err(ended_by_grammar)?;
         complete = constraint.progress() == Progress::MustEnd;
     }
-    let (text, matched) = task.text.as_mut().map_or((String::new(), None), |text| text.push(token));
+    let may_end = task.generated >= request.min_tokens;
+    let text = task.text.as_mut().map(|text| text.push(token, may_end));
+    let (text, matched) = text.unwrap_or_default();
     let enough = task.generated + 1 >= request.max_tokens || known + Tokens(1) >= max_len;
     let reason = if complete || matched.is_some() {
         Some(FinishReason::Stop)
@@ -278,16 +280,20 @@ fn sample(task: &mut Task, logits: &mut [f32], known: Tokens) -> Result<Sampled,
         }
     }
     let mask: Option<&TokenMask> = match &mut task.constraint {
-        Some(constraint) => Some(constraint.mask().map_err(|error| refused(&error))?),
+        Some(constraint) => Some(constraint.mask().map_err(ended_by_grammar)?),
         None => None,
     };
-    let mut sampled = task.sampler.sample(logits, known.0, mask).map_err(|error| refused(&error))?;
+    let sampled = task.sampler.sample(logits, known.0, mask);
+    let mut sampled = sampled.map_err(|error| Failure::Constraint(error.to_string()))?;
     if let Some((raw, top)) = raw {
         sampled.logprobs = Some(logprobs_of(&raw, sampled.token, top));
     }
     Ok(sampled)
 }
 
-fn refused(error: &dyn std::fmt::Display) -> Failure {
-    Failure::Constraint(error.to_string())
+fn ended_by_grammar(error: ConstraintError) -> Failure {
+    match error {
+        ConstraintError::TooComplex { reason } => Failure::TooComplex(reason),
+        error => Failure::Constraint(error.to_string()),
+    }
 }

@@ -6,6 +6,7 @@ use crate::report::AuditReport;
 use crate::request::RequestId;
 use octavo_backend::BackendError;
 use octavo_kv::KvCache;
+use octavo_types::Timestamp;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -125,11 +126,13 @@ impl Engine {
         report
     }
 
-    /// Nothing runs: a good time to look after things.
-    pub fn idle(&mut self) {
+    /// Nothing runs: a good time to look after things, and to show that nothing runs.
+    pub fn idle(&mut self, now: Timestamp) {
+        self.tick(now);
         if self.metrics.steps.get() != self.steps_at_audit && self.audit().problem.is_some() {
             self.replace_cache(&mut Vec::new());
         }
+        self.show();
     }
 
     /// A cache that disagrees with itself is not used any further: an empty one takes its place.

@@ -29,7 +29,7 @@ pub struct SequenceReport {
     pub pages: Pages,
 }
 
-/// What the requests of one scope hold.
+/// What the requests of one scope hold, and what is kept of them.
 #[derive(Clone, Debug, Default)]
 pub struct TenantReport {
     /// Stands for the salt, which is not kept.
@@ -38,6 +38,8 @@ pub struct TenantReport {
     pub tokens: u64,
     /// Pages in the tables of its sequences; a shared page counts once a sequence.
     pub pages: u64,
+    /// Pages that nobody holds, kept for what they contain.
+    pub cached: Pages,
 }
 
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// The most tokens to generate, for each choice.
     pub max_tokens: u32,
-    /// Tokens that end the text do not before so many were generated.
+    /// Before so many were generated, neither a token nor a string ends the text.
     pub min_tokens: u32,
     /// Tokens that end the text; they are not part of it.
     pub stop_tokens: Vec<u32>,
@@ -84,6 +84,8 @@ pub enum SubmitError {
     OverLimit { need: Pages, limit: Pages },
     #[error("{asked} choices were asked for; between 1 and {most} can be had")]
     Choices { asked: u32, most: u32 },
+    #[error("the best of {best_of} were asked for; at most {most} can be generated at once")]
+    BestOfTooMany { best_of: u32, most: u32 },
     #[error("the best {choices} of {best_of} cannot be chosen: best_of must be at least n")]
     BestOf { choices: u32, best_of: u32 },
     #[error(transparent)]

@@ -49,14 +49,15 @@ impl Text {
         Self { stream: tokenizer.stream(SpecialTokens::Skip), stops }
     }
 
-    /// Text that is final with a token, and which stop string it completes.
-    pub(crate) fn push(&mut self, token: u32) -> (String, Option<usize>) {
+    /// Text that is final with a token, and which stop string it completes, if the text may end.
+    pub(crate) fn push(&mut self, token: u32, may_end: bool) -> (String, Option<usize>) {
         let text = self.stream.push(token).unwrap_or_default();
         match &mut self.stops {
-            Some(stops) => {
+            Some(stops) if may_end => {
                 let pushed = stops.push(&text);
                 (pushed.text, pushed.stopped)
             }
+            Some(stops) => (stops.pass(&text), None),
             None => (text, None),
         }
     }

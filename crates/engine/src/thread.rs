@@ -210,7 +210,7 @@ impl Service {
                 match self.inbox.recv_timeout(IDLE) {
                     Ok(command) => command,
                     Err(RecvTimeoutError::Timeout) => {
-                        self.engine.idle();
+                        self.engine.idle(self.now());
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => return false,

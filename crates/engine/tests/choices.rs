@@ -99,6 +99,9 @@ fn more_choices_than_a_batch_holds_are_refused() {
         bench.try_send(choices(0, sampled(1, 8, 2))).unwrap_err().to_string(),
         "0 choices were asked for; between 1 and 4 can be had"
     );
+    let too_many = Request { best_of: 5, ..sampled(1, 8, 2) };
+    let refused = bench.try_send(too_many).unwrap_err();
+    assert_eq!(refused, SubmitError::BestOfTooMany { best_of: 5, most: 4 });
     let none_best = Request { choices: 3, best_of: 2, ..sampled(1, 8, 2) };
     let refused = bench.try_send(none_best).unwrap_err();
     assert_eq!(refused, SubmitError::BestOf { choices: 3, best_of: 2 });

@@ -54,6 +54,10 @@ impl Scope {
     pub(crate) fn root(&self) -> PageKey {
         self.0
     }
+    /// The scope whose root has this key.
+    pub(crate) fn of_root(key: PageKey) -> Self {
+        Self(key)
+    }
 }
 
 /// A short name for people: neither salt nor adapter can be told from it.

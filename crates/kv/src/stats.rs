@@ -2,7 +2,9 @@
 
 use crate::cache::{Hit, KvCache};
 use crate::evict::Class;
+use crate::hash::Scope;
 use crate::prefix::Stop;
+use hashbrown::HashMap;
 use octavo_types::{Bytes, PageId, Pages, Timestamp, Tokens};
 
 /// Every page of the pool, counted once: the four add up to `total`.
@@ -216,6 +218,17 @@ impl KvCache {
         let holders = self.pool.refs(page).ok()?;
         let cached = self.info[page.index()].idle;
         Some(PageUse { holders, cached, pinned: self.pins.is_pinned(page) })
+    }
+
+    /// Cached pages by whose text they hold, in no order. Goes through the whole pool.
+    pub fn cached_by_scope(&self) -> Vec<(Scope, Pages)> {
+        let mut cached: HashMap<Scope, Pages> = HashMap::new();
+        for (info, scope) in self.info.iter().zip(self.index.scopes()) {
+            if let Some(scope) = scope.filter(|_| info.idle) {
+                *cached.entry(scope).or_default() += Pages(1);
+            }
+        }
+        cached.into_iter().collect()
     }
 
     pub fn counts(&self) -> PageCounts {

@@ -5,8 +5,8 @@ use crate::state::App;
 use crate::wire::error::ApiError;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::Frame;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -30,6 +30,7 @@ impl JsonBody {
 /// The body of a request that sends JSON.
 pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, ApiError> {
     check_type(request.headers())?;
+    check_encoding(request.headers())?;
     let (most, within) = (app.config.max_body, app.config.body_timeout);
     let declared = declared_len(request.headers());
     let mut body = request.into_body();
@@ -109,10 +110,18 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
+/// Nothing is unpacked: a small body could become a large one.
+fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let values = headers.get_all(CONTENT_ENCODING).iter();
+    let plain = |value: &&HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    let Some(value) = values.into_iter().find(|value| !plain(value)) else { return Ok(()) };
+    let message = format!("send the body as it is, without Content-Encoding: {value:?}");
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
 
     #[test]
     fn only_json_is_read() {
@@ -126,5 +135,17 @@ mod tests {
             assert_eq!(check(bad).unwrap_err().status(), 415, "{bad}");
         }
         assert!(check_type(&HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn only_what_is_not_packed_is_read() {
+        let check = |value: &'static str| {
+            check_encoding(&HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(value))]))
+        };
+        assert!(check("identity").is_ok() && check("Identity ").is_ok());
+        for packed in ["gzip", "br", "identity, gzip", ""] {
+            assert_eq!(check(packed).unwrap_err().status(), 415, "{packed}");
+        }
+        assert!(check_encoding(&HeaderMap::new()).is_ok());
     }
 }

@@ -1,8 +1,10 @@
 //! A request under way: its events, and what ends it when nobody wants them any more.
 
+use crate::ending::Ending;
 use crate::limits::Permit;
+use crate::request_id::RequestId;
 use crate::wire::error::ApiError;
-use octavo::{EngineHandle, Event, Request, Ticket};
+use octavo::{EngineHandle, Event, Failure, Request, Ticket};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -15,6 +17,9 @@ pub(crate) struct Job {
     events: UnboundedReceiver<(u32, Event)>,
     /// Prompts that have not ended.
     open: usize,
+    /// The field that the grammar came in.
+    grammar: Option<String>,
+    ending: Ending,
     _tickets: Vec<Ticket>,
     _permit: Permit,
 }
@@ -25,6 +30,8 @@ impl Job {
         handle: &EngineHandle,
         requests: Vec<Request>,
         permit: Permit,
+        id: &RequestId,
+        grammar: Option<&str>,
     ) -> Result<Self, ApiError> {
         let (sender, events) = unbounded_channel();
         let many = requests.len() > 1;
@@ -38,7 +45,9 @@ impl Job {
             )
         };
         let tickets = (0..).zip(requests).map(submit).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { events, open: tickets.len(), _tickets: tickets, _permit: permit })
+        let (open, ending) = (tickets.len(), Ending::new(id, tickets.len()));
+        let grammar = grammar.map(str::to_owned);
+        Ok(Self { events, open, grammar, ending, _tickets: tickets, _permit: permit })
     }
 
     /// The next event and the prompt it belongs to; `None` when all have ended. A failure of one ends all.
@@ -54,20 +63,43 @@ impl Job {
             // The engine drops a sink after the last event; before it only when its thread ends.
             None => {
                 self.open = 0;
+                self.ending.fail(ApiError::stopped());
                 Err(ApiError::stopped())
             }
-            Some((_, Event::Failed(failure))) => {
-                self.open = 0;
-                Err(failure.into())
-            }
             Some((index, event)) => {
+                self.ending.note(index, &event);
+                if let Event::Failed(failure) = event {
+                    self.open = 0;
+                    return Poll::Ready(Some(Err(self.error(failure))));
+                }
                 self.open -= usize::from(event.is_last());
+                if self.open == 0 {
+                    self.ending.complete();
+                }
                 Ok((index, event))
             }
         }))
     }
 
+    fn error(&self, failure: Failure) -> ApiError {
+        let by_grammar = matches!(failure, Failure::Constraint(_) | Failure::TooComplex(_));
+        let error = ApiError::from(failure);
+        match &self.grammar {
+            Some(field) if by_grammar => error.with_param(field.as_str()),
+            _ => error,
+        }
+    }
+
     pub(crate) async fn next(&mut self) -> Option<Result<(u32, Event), ApiError>> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // What nobody read: how many tokens it was, and whether it failed before its client was gone.
+        while let Ok((index, event)) = self.events.try_recv() {
+            self.ending.note(index, &event);
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod auth;
 mod body;
 mod config;
+mod ending;
 mod health;
 mod io;
 mod job;

@@ -1,13 +1,14 @@
 //! Every request has an id: in its answer, in the log, in what it generates.
 
 use crate::state::App;
+use crate::wire::error::Refusal;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -27,6 +28,11 @@ impl RequestId {
             None => Self(format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)).into()),
         }
     }
+
+    /// Puts the id on lines of the log, whatever their level.
+    pub(crate) fn span(&self) -> Span {
+        tracing::error_span!("request", id = %self)
+    }
 }
 
 impl std::fmt::Display for RequestId {
@@ -37,28 +43,51 @@ impl std::fmt::Display for RequestId {
 
 /// Gives a request its id, counts it and logs how it was answered.
 pub(crate) async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let begun = Instant::now();
     let id = RequestId::of(request.headers());
-    let span = tracing::info_span!("request", %id);
-    let method = request.method().clone();
     let matched = request.extensions().get::<MatchedPath>();
     let path = matched.map_or("other", |path| path.as_str()).to_owned();
+    let method = request.method().clone();
+    let mut line = Line { span: id.span(), begun: Instant::now(), method, path, answer: None };
     request.extensions_mut().insert(id.clone());
     let in_flight = app.exporter.http.request();
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let mut response = next.run(request).instrument(line.span.clone()).await;
     drop(in_flight);
     let status = response.status().as_u16();
-    app.exporter.http.answered(&path, method.as_str(), status);
-    let ms = begun.elapsed().as_millis() as u64;
-    let _entered = span.enter();
-    match path.as_str() {
-        "/health" | "/ready" | "/metrics" => tracing::debug!(%method, path, status, ms, "answered"),
-        _ => tracing::info!(%method, path, status, ms, "answered"),
-    }
+    app.exporter.http.answered(&line.path, line.method.as_str(), status);
+    line.answer = Some((status, response.extensions_mut().remove()));
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(HEADER, value);
     }
     response
+}
+
+/// What the log says of a request, once it is answered or its client is gone.
+#[derive(Debug)]
+struct Line {
+    span: Span,
+    begun: Instant,
+    method: Method,
+    path: String,
+    /// `None` until there is one.
+    answer: Option<(u16, Option<Refusal>)>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let _entered = self.span.enter();
+        let Self { method, path, .. } = self;
+        let (path, ms) = (path.as_str(), self.begun.elapsed().as_millis() as u64);
+        match (&self.answer, path) {
+            (None, _) => tracing::info!(%method, path, ms, "the client left before its answer"),
+            (Some((status, Some(Refusal { code, why }))), _) => {
+                tracing::info!(%method, path, status, code, why, ms, "answered");
+            }
+            (Some((status, None)), "/health" | "/ready" | "/metrics") => {
+                tracing::debug!(%method, path, status, ms, "answered");
+            }
+            (Some((status, None)), _) => tracing::info!(%method, path, status, ms, "answered"),
+        }
+    }
 }
 
 #[cfg(test)]

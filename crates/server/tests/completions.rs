@@ -153,6 +153,38 @@ fn a_stop_string_ends_the_text_and_is_left_out() {
 }
 
 #[test]
+fn a_stop_string_ends_no_text_before_the_least_number_of_tokens() {
+    let body =
+        json!({"prompt": "fn main", "max_tokens": 8, "temperature": 0, "stop": "{", "ignore_eos": true});
+    let early = SERVER.ask(PATH, body.clone());
+    assert_eq!(early["choices"][0]["finish_reason"], "stop");
+    let early = early["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(early < 8, "the string comes too late to show anything: {early}");
+    let mut unstopped = body.clone();
+    unstopped["stop"] = Value::Null;
+    let whole = text(&SERVER.ask(PATH, unstopped)).to_owned();
+    for stream in [false, true] {
+        let mut body = body.clone();
+        body["min_tokens"] = 8.into();
+        body["stream"] = stream.into();
+        if stream {
+            assert_eq!(streamed(&SERVER.chunks(PATH, body), 0), whole);
+        } else {
+            let answer = SERVER.ask(PATH, body);
+            assert_eq!(
+                (text(&answer), &answer["choices"][0]["finish_reason"]),
+                (&whole[..], &json!("length"))
+            );
+            assert_eq!(answer["usage"]["completion_tokens"], 8);
+        }
+    }
+    // One token fewer than it took, and it ends the text as before.
+    let mut body = body;
+    body["min_tokens"] = (early - 1).into();
+    assert_eq!(SERVER.ask(PATH, body)["usage"]["completion_tokens"], early);
+}
+
+#[test]
 fn a_stop_token_ends_the_text() {
     let body = json!({"prompt": "The Vec type", "max_tokens": 10, "temperature": 0, "logprobs": 0});
     let whole = SERVER.ask(PATH, body.clone());

@@ -110,6 +110,7 @@ fn every_field_of_a_wrong_type_is_refused_by_name() {
         "logprobs",
         "include_stop_str_in_output",
         "skip_special_tokens",
+        "user",
     ];
     let wrong = [json!({"a": [1]}), json!([{}]), json!([[]]), json!({"": {"": null}})];
     for field in fields {
@@ -137,7 +138,7 @@ fn values_out_of_range_are_refused_by_name() {
         (json!({"prompt": "a", "n": 0}), "n"),
         (json!({"prompt": "a", "n": 1.5}), "n"),
         (json!({"prompt": "a", "n": 9}), "n"),
-        (json!({"prompt": "a", "best_of": 4_000_000_000u32}), "n"),
+        (json!({"prompt": "a", "best_of": 4_000_000_000u32}), "best_of"),
         (json!({"prompt": "a", "max_tokens": 0}), "max_tokens"),
         (json!({"prompt": "a", "max_tokens": -5}), "max_tokens"),
         (json!({"prompt": "a", "max_tokens": 1e30}), "max_tokens"),
@@ -240,6 +241,29 @@ fn wrong_paths_methods_and_types_are_told_in_the_same_form() {
     let answer = SERVER.send("POST", BOTH[0], &form, br#"{"prompt": "a"}"#);
     assert_eq!(answer.status, 415);
     answer.error();
+    let packed = [("Content-Type", "application/json"), ("Content-Encoding", "gzip")];
+    let answer = SERVER.send("POST", BOTH[0], &packed, br#"{"prompt": "a"}"#);
+    assert_eq!((answer.status, &answer.error()["code"]), (415, &json!("unsupported_media_type")));
+}
+
+#[test]
+fn a_grammar_that_is_too_complex_is_said_to_be() {
+    let body = json!({"prompt": "a", "guided_regex": "a{1000000}"});
+    let error = refused(BOTH[0], body.to_string().as_bytes()).error();
+    assert_eq!((&error["param"], &error["code"]), (&json!("guided_regex"), &json!("grammar_too_complex")));
+    assert!(error["message"].as_str().unwrap().starts_with("its grammar is too complex"), "{error}");
+}
+
+#[test]
+fn more_choices_than_a_batch_holds_are_refused_with_the_flag_that_sets_it() {
+    for field in ["n", "best_of"] {
+        let mut body = json!({"prompt": "a"});
+        body[field] = 9.into();
+        let error = refused(BOTH[0], body.to_string().as_bytes()).error();
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(field) && message.ends_with("(--max-batch-size)"), "{message}");
+        assert_eq!(error["param"], field);
+    }
 }
 
 #[test]

@@ -159,6 +159,26 @@ fn the_numbers_are_those_of_what_ran() {
 }
 
 #[test]
+fn what_was_changed_from_outside_is_shown_at_the_next_look() {
+    let server = TestServer::start();
+    let prompt: Vec<u32> = (100..164).collect();
+    server.ask("/v1/completions", json!({"prompt": prompt, "max_tokens": 1}));
+    server.wait_for_cache("nobody uses a page", |cache| cache["pages"]["used"] == 0);
+    let shown = |name: &str, labels: &str| {
+        let text = server.get("/metrics").text().to_owned();
+        samples(&text)[format!("{name}{{model_name=\"octavo-demo\"{labels}}}").as_str()]
+    };
+    let pin = server.post("/v1/cache/pins", &json!({"tokens": prompt}));
+    assert_eq!(pin.status, 201, "{}", pin.text());
+    assert_eq!(shown("octavo_pages_pinned", ""), 4.0);
+    server.delete(&format!("/v1/cache/pins/{}", pin.json()["id"]));
+    assert_eq!(shown("octavo_pages_pinned", ""), 0.0);
+    assert!(shown("octavo_pages", ",state=\"cached\"") >= 4.0);
+    server.delete("/v1/cache/prefixes");
+    assert_eq!(shown("octavo_pages", ",state=\"cached\""), 0.0);
+}
+
+#[test]
 fn a_histograms_buckets_ascend_to_its_count() {
     SERVER.ask("/v1/completions", json!({"prompt": "a", "max_tokens": 3}));
     let text = SERVER.get("/metrics").text().to_owned();

@@ -2,6 +2,7 @@
 
 mod support;
 
+use octavo::Options;
 use octavo_server::{Cors, ServerOptions};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -115,6 +116,24 @@ fn running_sequences_are_shown_by_tenant() {
 }
 
 #[test]
+fn cached_pages_are_shown_by_tenant_when_nothing_runs() {
+    let server = TestServer::start();
+    let prompt: Vec<u32> = (100..180).collect();
+    run(&server, &prompt, "one");
+    run(&server, &prompt[..48], "two");
+    run(&server, &prompt[..64], "two");
+    server.wait_for_cache("pages are cached", |cache| cache["pages"]["cached"] == 9);
+    let cache = server.get("/v1/cache").json();
+    let tenants = cache["tenants"].as_array().unwrap();
+    let mut cached: Vec<u64> = tenants.iter().map(|one| one["cached_pages"].as_u64().unwrap()).collect();
+    cached.sort_unstable();
+    assert_eq!(cached, [4, 5], "{cache}");
+    assert!(tenants.iter().all(|one| one["sequences"] == 0 && one["pages"] == 0 && one["tenant"] != ""));
+    server.delete("/v1/cache/prefixes");
+    assert_eq!(server.get("/v1/cache").json()["tenants"], json!([]));
+}
+
+#[test]
 fn prefixes_can_be_dropped_and_pinned() {
     let server = TestServer::start();
     let (kept, dropped): (Vec<u32>, Vec<u32>) = ((100..200).collect(), (300..400).collect());
@@ -147,6 +166,14 @@ fn a_pin_can_be_a_text_or_a_conversation() {
         let pin = server.post("/v1/cache/pins", &body);
         assert_eq!(pin.status, 201, "{}", pin.text());
     }
+}
+
+#[test]
+fn without_a_prefix_cache_nothing_can_be_pinned_and_it_is_said_why() {
+    let engine = Options { prefix_cache: false, ..engine_options() };
+    let server = TestServer::with(ServerOptions::default(), engine);
+    let refused = server.post("/v1/cache/pins", &json!({"tokens": [1, 2, 3]}));
+    assert_eq!((refused.status, &refused.error()["code"]), (409, &json!("prefix_cache_off")));
 }
 
 #[test]

@@ -91,10 +91,30 @@ impl StopStrings {
                 return Pushed { text, stopped: self.stopped };
             }
         }
+        Pushed { text: self.release(text), stopped: None }
+    }
+
+    /// Takes the next piece of a text that may not end yet: a stop string that is complete in it is text like any
+    /// other. One that begins in it can end the text later.
+    pub fn pass(&mut self, piece: &str) -> String {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
+        for byte in piece.bytes() {
+            if self.step(byte).is_some() {
+                for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
+                    *matched = pattern.unfinished(*matched);
+                }
+            }
+        }
+        self.release(text)
+    }
+
+    /// The part of `text` in which no stop string can begin any more; the rest is held back.
+    fn release(&mut self, mut text: String) -> String {
         // A stop string begins with the first byte of a character, and so does what may become one.
         let hold = self.matched.iter().copied().max().unwrap_or(0);
         self.held = text.split_off(text.len() - hold);
-        Pushed { text, stopped: None }
+        text
     }
 
     /// What was held back, now that the text has ended by itself.
@@ -151,5 +171,10 @@ impl Pattern {
             matched = self.borders[matched - 1];
         }
         if self.bytes[matched] == byte { matched + 1 } else { 0 }
+    }
+
+    /// The same, once a whole match has been let go: what of the pattern may be under way.
+    fn unfinished(&self, matched: usize) -> usize {
+        if matched == self.bytes.len() { self.borders[matched - 1] } else { matched }
     }
 }

@@ -50,6 +50,20 @@ fn the_stop_string_is_kept_where_asked_for() {
 }
 
 #[test]
+fn what_is_passed_ends_no_text_but_may_begin_what_does() {
+    let mut end = stops(&["<end>", "e"]);
+    assert_eq!(end.pass("a<end>b<en"), "a<end>b");
+    assert_eq!(end.held(), "<en");
+    assert_eq!(end.push("d> c"), Pushed { text: String::new(), stopped: Some(0) });
+    // A whole match that is let go may end with the beginning of the next.
+    let mut twice = stops(&["abab"]);
+    assert_eq!(twice.pass("abab"), "ab");
+    assert_eq!(twice.push("ab"), Pushed { text: String::new(), stopped: Some(0) });
+    let mut none = stops(&["abab"]);
+    assert_eq!(none.pass("xabab") + &none.pass("x") + &none.finish(), "xababx");
+}
+
+#[test]
 fn a_failed_start_may_hold_another_start() {
     assert_eq!(run(&mut stops(&["aab"]), &["a", "a", "a", "b"]), ("a".into(), Some(0)));
     assert_eq!(run(&mut stops(&["ababc"]), &["abab", "abc"]), ("ab".into(), Some(0)));

@@ -247,6 +247,28 @@ impl PrefixIndex {
         self.find(scope.root())
     }
 
+    /// The scope of every page that is indexed, one entry a page of the pool. Each node is looked at once.
+    pub(crate) fn scopes(&self) -> Vec<Option<Scope>> {
+        let mut known: Vec<Option<Scope>> = vec![None; self.nodes.len()];
+        let mut way = Vec::new();
+        let mut scope_of = |node: NodeId| {
+            let mut at = node;
+            let scope = loop {
+                if let Some(scope) = known[at.index()] {
+                    break scope;
+                }
+                way.push(at);
+                match self.node(at).parent {
+                    Some(parent) => at = parent,
+                    None => break Scope::of_root(self.node(at).key),
+                }
+            };
+            way.drain(..).for_each(|node| known[node.index()] = Some(scope));
+            scope
+        };
+        self.home.iter().map(|home| home.map(|home| scope_of(home.node))).collect()
+    }
+
     /// The child of `parent` that is this page of text, compared token by token.
     fn child(&self, parent: NodeId, key: PageKey, tokens: &[u32]) -> Option<NodeId> {
         // The newest child lies beside its parent in memory more often than not: try it before the table.

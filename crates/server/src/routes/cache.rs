@@ -37,6 +37,10 @@ struct Pinned {
 }
 
 pub(crate) async fn pin(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    if !app.handle.intake().settings().prefix_cache {
+        let message = "the prefix cache is off: there is nothing to pin";
+        return Err(ApiError::new(StatusCode::CONFLICT, "prefix_cache_off", message));
+    }
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
     let prompt = app.work(move |app| {

@@ -34,7 +34,7 @@ fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<S
     let max_len = app.handle.intake().max_len();
     let defaults = Defaults { max_len, max_tokens: None, logprobs, prompt_logprobs: None };
     let requests = options.requests(vec![prompt], defaults, &app.texts)?;
-    let job = Job::start(&app.handle, requests, permit);
+    let job = Job::start(&app.handle, requests, permit, id, options.grammar_field());
     let job = job.map_err(|error| error.with_prompt_as(|| "messages".into()))?;
     let asked = Asked {
         head: head(app, Form::Chat, id),

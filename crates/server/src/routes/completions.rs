@@ -44,7 +44,7 @@ fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<S
         prompt_logprobs: logprobs.filter(|_| !echo.is_empty()),
     };
     let requests = options.requests(prompts, defaults, &app.texts)?;
-    let job = Job::start(&app.handle, requests, permit)?;
+    let job = Job::start(&app.handle, requests, permit, id, options.grammar_field())?;
     let asked = Asked {
         head: head(app, Form::Completion, id),
         texts: app.texts.clone(),

@@ -111,6 +111,7 @@ struct TenantBody {
     sequences: usize,
     tokens: u64,
     pages: u64,
+    cached_pages: u32,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -215,8 +216,8 @@ fn sequence(report: &SequenceReport) -> SequenceBody {
 }
 
 fn tenant(report: TenantReport) -> TenantBody {
-    let TenantReport { tenant, sequences, tokens, pages } = report;
-    TenantBody { tenant, sequences, tokens, pages }
+    let TenantReport { tenant, sequences, tokens, pages, cached } = report;
+    TenantBody { tenant, sequences, tokens, pages, cached_pages: cached.0 }
 }
 
 impl From<AuditReport> for AuditBody {

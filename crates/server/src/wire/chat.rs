@@ -55,7 +55,7 @@ impl ChatRequest {
         }
         fields.end()?;
         if request.options.max_tokens == Some(0) {
-            return Err(ApiError::field("max_tokens", "0 leaves nothing to answer"));
+            return Err(ApiError::field(request.options.limit_name, "0 leaves nothing to answer"));
         }
         Ok(request)
     }
@@ -65,9 +65,7 @@ impl Conversation {
     /// The fields that make up the prompt.
     pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let mut tools: Vec<Value> = fields.take_json("tools")?.unwrap_or_default();
-        if let Some(at) = tools.iter().position(|tool| !tool.is_object()) {
-            return Err(ApiError::field(format!("tools[{at}]"), "a tool is a JSON object"));
-        }
+        tools.iter().enumerate().try_for_each(|(at, tool)| check_tool(at, tool))?;
         match fields.take_json::<Value>("tool_choice")? {
             None => {}
             Some(choice) if choice == "auto" => {}
@@ -81,7 +79,7 @@ impl Conversation {
         Ok(Self {
             messages: message::take(fields)?,
             tools,
-            kwargs: fields.take_json("chat_template_kwargs")?.unwrap_or_default(),
+            kwargs: kwargs(fields)?,
             generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
         })
     }
@@ -104,6 +102,43 @@ impl Conversation {
             LlmError::NoTemplate => ApiError::bad_request("no_chat_template", error.to_string()),
             error => ApiError::field("messages", error),
         })
+    }
+}
+
+/// What a template is given by fields of their own.
+const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+
+/// Further variables of the template.
+fn kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let kwargs: Map<String, Value> = fields.take_json("chat_template_kwargs")?.unwrap_or_default();
+    match RESERVED.into_iter().find(|name| kwargs.contains_key(*name)) {
+        None => Ok(kwargs),
+        Some(name) => {
+            let message = format!("not here: use the request's own field {name}");
+            Err(ApiError::field(format!("chat_template_kwargs.{name}"), message))
+        }
+    }
+}
+
+/// Only what every template may rely on.
+fn check_tool(at: usize, tool: &Value) -> Result<(), ApiError> {
+    let path = |field: &str| format!("tools[{at}]{field}");
+    if !tool.is_object() {
+        return Err(ApiError::field(path(""), "a tool is a JSON object"));
+    }
+    match &tool["type"] {
+        Value::String(kind) if kind == "function" => {}
+        Value::String(kind) => {
+            return Err(ApiError::unsupported(path(".type"), format_args!("{kind:?}: only \"function\"")));
+        }
+        _ => return Err(ApiError::field(path(".type"), "this field is required: \"function\"")),
+    }
+    if !tool["function"].is_object() {
+        return Err(ApiError::field(path(".function"), "an object with the function's name is required"));
+    }
+    match &tool["function"]["name"] {
+        Value::String(name) if !name.is_empty() => Ok(()),
+        _ => Err(ApiError::field(path(".function.name"), "a string is required")),
     }
 }
 
@@ -183,6 +218,21 @@ mod tests {
             (r#""logprobs": true, "top_logprobs": 21"#, "top_logprobs"),
             (r#""logprobs": 3"#, "logprobs"),
             (r#""max_tokens": 0"#, "max_tokens"),
+            (r#""max_completion_tokens": 0"#, "max_completion_tokens"),
+            (r#""max_completion_tokens": 0, "max_tokens": 5"#, "max_completion_tokens"),
+            (r#""tools": [{}]"#, "tools[0].type"),
+            (r#""tools": [{"type": "web"}]"#, "tools[0].type"),
+            (r#""tools": [{"type": "function"}]"#, "tools[0].function"),
+            (r#""tools": [{"type": "function", "function": 5}]"#, "tools[0].function"),
+            (r#""tools": [{"type": "function", "function": {"name": 5}}]"#, "tools[0].function.name"),
+            (r#""web_search_options": {}"#, "web_search_options"),
+            (r#""user": 5"#, "user"),
+            (r#""chat_template_kwargs": {"messages": []}"#, "chat_template_kwargs.messages"),
+            (r#""chat_template_kwargs": {"tools": null}"#, "chat_template_kwargs.tools"),
+            (
+                r#""chat_template_kwargs": {"a": 1, "add_generation_prompt": false}"#,
+                "chat_template_kwargs.add_generation_prompt",
+            ),
             (r#""prompt": "x""#, "prompt"),
             (r#""reasoning_effort": "high""#, "reasoning_effort"),
             (r#""chat_template_kwargs": 3"#, "chat_template_kwargs"),

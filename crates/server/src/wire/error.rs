@@ -84,6 +84,9 @@ impl ApiError {
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
+    pub(crate) fn code(&self) -> Option<&'static str> {
+        self.code
+    }
 
     /// The JSON text.
     pub(crate) fn body(&self) -> String {
@@ -127,9 +130,21 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response.extensions_mut().insert(Refusal { code: self.code, why: self.message });
         response
     }
 }
+
+/// Goes with an answer that is an error, for the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: Option<&'static str>,
+    /// No longer than a message may be.
+    pub(crate) why: String,
+}
+
+/// Which setting bounds the choices of a request.
+const A_BATCH: &str = ", as many as a batch holds (--max-batch-size)";
 
 impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
@@ -146,7 +161,8 @@ impl From<SubmitError> for ApiError {
                 Self::bad_request("context_length_exceeded", message).with_param("prompt")
             }
             SubmitError::EmptyPrompt | SubmitError::NoSuchToken { .. } => Self::field("prompt", message),
-            SubmitError::Choices { .. } => Self::field("n", message),
+            SubmitError::Choices { .. } => Self::field("n", format_args!("{message}{A_BATCH}")),
+            SubmitError::BestOfTooMany { .. } => Self::field("best_of", format_args!("{message}{A_BATCH}")),
             SubmitError::BestOf { .. } => Self::field("best_of", message),
             SubmitError::Sampling(SamplingError { name, value, range }) => {
                 Self::field(name, format_args!("{value} is out of range: it must be {range}"))
@@ -163,6 +179,7 @@ impl From<Failure> for ApiError {
             Failure::TimeLimit(_) => Self::new(StatusCode::GATEWAY_TIMEOUT, "time_limit", message),
             Failure::OutOfPages { .. } => Self::bad_request("kv_cache_exceeded", message),
             Failure::Constraint(_) => Self::bad_request("grammar_dead_end", message),
+            Failure::TooComplex(_) => Self::bad_request("grammar_too_complex", message),
             Failure::ShuttingDown => Self::unavailable("shutting_down", message, Duration::from_secs(5)),
         }
     }

@@ -5,7 +5,7 @@
 
 use super::error::ApiError;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IntoDeserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -38,6 +38,12 @@ impl<'a> Fields<'a> {
     /// The field `name` if it is there and not null.
     pub(crate) fn take<T: Deserialize<'a>>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(raw) = self.fields.remove(name) else { return Ok(None) };
+        if let Some(whole) = whole_number(raw.get()) {
+            let value: Result<T, serde_json::Error> = T::deserialize(whole.into_deserializer());
+            return value
+                .map(Some)
+                .map_err(|error| ApiError::field(self.path(name), in_words_of_json(&error)));
+        }
         let mut json = serde_json::Deserializer::from_str(raw.get());
         serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let inner = error.path().to_string();
@@ -75,9 +81,14 @@ impl<'a> Fields<'a> {
     /// Refuses the field `name` unless it is missing, or as good as.
     pub(crate) fn refuse(&mut self, name: &str, why: &str) -> Result<(), ApiError> {
         match self.fields.remove(name).map(RawValue::get) {
-            None | Some("null" | "false" | "[]" | "{}") => Ok(()),
+            None | Some("null" | "false" | "[]") => Ok(()),
             Some(_) => Err(ApiError::unsupported(self.path(name), why)),
         }
+    }
+
+    /// Whether the field `name` is there, not taken yet and not null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(|raw| raw.get() != "null")
     }
 
     /// Leaves fields aside that change no answer.
@@ -105,6 +116,12 @@ impl<'a> Fields<'a> {
     pub(crate) fn path(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.into() } else { format!("{}.{name}", self.prefix) }
     }
+}
+
+/// `5.0` is 5, as others have it.
+fn whole_number(json: &str) -> Option<i64> {
+    let (whole, zeros) = json.split_once('.')?;
+    if zeros.bytes().all(|digit| digit == b'0') { whole.parse().ok() } else { None }
 }
 
 /// Serde's message without the position, which counts from the field's own beginning, and without names of types that
@@ -195,6 +212,19 @@ mod tests {
         fields.refuse("suffix", "no").unwrap();
         fields.refuse("c", "no").unwrap();
         fields.end().unwrap();
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_point() {
+        let json = br#"{"a": 5.0, "b": -3.00, "c": 5.5, "d": -1.0, "e": 0.0, "f": 1e3, "g": 5.0}"#;
+        let mut fields = Fields::parse(json).unwrap();
+        assert_eq!(fields.take::<u32>("a").unwrap(), Some(5));
+        assert_eq!(fields.take::<i64>("b").unwrap(), Some(-3));
+        assert!(message(fields.take::<u32>("c")).starts_with("c: invalid type: floating point `5.5`"));
+        assert!(message(fields.take::<u32>("d")).starts_with("d: invalid value: integer `-1`"));
+        assert_eq!(fields.take::<f32>("e").unwrap(), Some(0.0));
+        assert!(fields.take::<u32>("f").is_err());
+        assert!(message(fields.take::<String>("g")).starts_with("g: invalid type: "));
     }
 
     #[test]

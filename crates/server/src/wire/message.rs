@@ -20,6 +20,7 @@ pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Vec<Message>, ApiError> {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with a role and content")]
 struct RawMessage {
     role: String,
     #[serde(default)]
@@ -36,10 +37,14 @@ enum RawContent {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with a type and text")]
 struct RawPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
+    /// Whatever else a part has; with it a list is not taken for an object.
+    #[serde(flatten)]
+    _rest: Map<String, Value>,
 }
 
 impl RawMessage {
@@ -52,13 +57,33 @@ impl RawMessage {
         if rest.get("audio").is_some_and(|audio| !audio.is_null()) {
             return Err(ApiError::unsupported(format!("messages[{at}].audio"), "only text is read"));
         }
-        let calls =
-            rest.get("tool_calls").or(rest.get("function_call")).is_some_and(|calls| !calls.is_null());
+        let calls = check_calls(at, &rest)?;
         if content.is_none() && !(role == "assistant" && calls) {
             return Err(ApiError::field(format!("messages[{at}].content"), "this field is required"));
         }
         let content = content.map(|content| content.check(at)).transpose()?;
         Ok(Message { role, content, rest })
+    }
+}
+
+/// Whether a message calls something. What a call says is the template's business.
+fn check_calls(at: usize, rest: &Map<String, Value>) -> Result<bool, ApiError> {
+    let path = |field: &str| format!("messages[{at}].{field}");
+    let given = |name: &str| rest.get(name).filter(|value| !value.is_null());
+    let one = match given("function_call") {
+        None => false,
+        Some(Value::Object(_)) => true,
+        Some(_) => return Err(ApiError::field(path("function_call"), "a call is a JSON object")),
+    };
+    match given("tool_calls") {
+        None => Ok(one),
+        Some(Value::Array(calls)) => match calls.iter().position(|call| !call.is_object()) {
+            None => Ok(one || !calls.is_empty()),
+            Some(call) => {
+                Err(ApiError::field(path(&format!("tool_calls[{call}]")), "a call is a JSON object"))
+            }
+        },
+        Some(_) => Err(ApiError::field(path("tool_calls"), "calls are a list of objects")),
     }
 }
 
@@ -139,6 +164,20 @@ mod tests {
             ("[]", "messages: "),
             ("3", "messages: "),
             ("[3]", "messages[0]: "),
+            (
+                r#"["Hi"]"#,
+                "messages[0]: invalid type: string \"Hi\", expected an object with a role and content",
+            ),
+            (r#"[["user", "a"]]"#, "messages[0]: "),
+            (
+                r#"[{"role": "user", "content": ["Hi"]}]"#,
+                "messages[0].content[0]: invalid type: string \"Hi\", expected an object with a type and text",
+            ),
+            (r#"[{"role": "user", "content": [["text", "a"]]}]"#, "messages[0].content[0]: "),
+            (r#"[{"role": "assistant", "tool_calls": 5}]"#, "messages[0].tool_calls: "),
+            (r#"[{"role": "assistant", "tool_calls": [{}, 5]}]"#, "messages[0].tool_calls[1]: "),
+            (r#"[{"role": "assistant", "tool_calls": []}]"#, "messages[0].content: "),
+            (r#"[{"role": "user", "content": "a", "function_call": "f"}]"#, "messages[0].function_call: "),
             (r#"[{"content": "a"}]"#, "messages[0]: missing field `role`"),
             (r#"[{"role": "user"}]"#, "messages[0].content: "),
             (r#"[{"role": "user", "content": null}]"#, "messages[0].content: "),

@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) choices: u32,
     pub(crate) best_of: u32,
     pub(crate) max_tokens: Option<u32>,
+    /// The field that said so.
+    pub(crate) limit_name: &'static str,
     pub(crate) stream: Option<StreamOptions>,
     min_tokens: u32,
     /// As they were given, to say which one ended a text.
@@ -51,7 +53,6 @@ const HARMLESS: &[&str] = &[
     "service_tier",
     "spaces_between_special_tokens",
     "store",
-    "user",
 ];
 
 /// Fields that others honour and that would change the answer.
@@ -67,15 +68,17 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 
 impl Options {
     /// `max_tokens` are the names that the limit goes by.
-    pub(crate) fn take(fields: &mut Fields<'_>, max_tokens: &[&str]) -> Result<Self, ApiError> {
+    pub(crate) fn take(fields: &mut Fields<'_>, max_tokens: &[&'static str]) -> Result<Self, ApiError> {
         let choices = fields.take("n")?.unwrap_or(1);
+        let (limit_name, max_tokens) = first(fields, max_tokens)?;
         let (stops, stop_strings) = stop_strings(fields)?;
         let options = Self {
             model: fields.take("model")?,
             sampling: Sampling::take(fields)?,
             choices,
             best_of: fields.take("best_of")?.unwrap_or(choices),
-            max_tokens: first(fields, max_tokens)?,
+            max_tokens,
+            limit_name,
             min_tokens: fields.take("min_tokens")?.unwrap_or(0),
             stops,
             stop_strings,
@@ -90,6 +93,8 @@ impl Options {
         if fields.take("skip_special_tokens")? == Some(false) {
             return Err(ApiError::unsupported("skip_special_tokens", "special tokens never show"));
         }
+        // Whoever it is gets the same answer.
+        fields.take::<String>("user")?;
         for (name, why) in UNSUPPORTED {
             fields.refuse(name, why)?;
         }
@@ -108,7 +113,10 @@ impl Options {
             return Err(ApiError::unsupported("best_of", "the best are known at the end: not with stream"));
         }
         if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
-            return Err(ApiError::field("min_tokens", "cannot be more than max_tokens"));
+            return Err(ApiError::field(
+                "min_tokens",
+                format_args!("cannot be more than {}", self.limit_name),
+            ));
         }
         Ok(self)
     }
@@ -155,6 +163,11 @@ impl Options {
         Ok(prompts.into_iter().map(request).collect())
     }
 
+    /// The field that asks for a grammar.
+    pub(crate) fn grammar_field(&self) -> Option<&str> {
+        self.grammar.as_ref().map(|grammar| grammar.name.as_str())
+    }
+
     fn constraint(&self, texts: &Texts) -> Result<Option<Constraint>, ApiError> {
         let Some(Named { name, grammar }) = &self.grammar else { return Ok(None) };
         match texts.grammar(grammar) {
@@ -175,10 +188,14 @@ pub(crate) struct Defaults {
     pub(crate) prompt_logprobs: Option<u8>,
 }
 
-fn first(fields: &mut Fields<'_>, names: &[&str]) -> Result<Option<u32>, ApiError> {
-    let mut found = None;
+/// The first of these fields that is there, with its name; all of them must be right.
+fn first(fields: &mut Fields<'_>, names: &[&'static str]) -> Result<(&'static str, Option<u32>), ApiError> {
+    let mut found = (names[0], None);
     for name in names {
-        found = found.or(fields.take(name)?);
+        let value = fields.take(name)?;
+        if found.1.is_none() && value.is_some() {
+            found = (name, value);
+        }
     }
     Ok(found)
 }

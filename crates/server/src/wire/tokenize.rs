@@ -47,6 +47,15 @@ pub(crate) struct PinRequest {
 impl Source {
     /// `tokens` is the name under which token ids are accepted, if they are.
     fn take(fields: &mut Fields<'_>, tokens: Option<&str>) -> Result<Self, ApiError> {
+        let names = tokens.into_iter().chain(["prompt", "messages"]);
+        let (given, missing): (Vec<&str>, Vec<&str>) = names.partition(|name| fields.has(name));
+        fields.ignore(&missing);
+        if let [first, second, ..] = given[..] {
+            return Err(ApiError::field(
+                second,
+                format_args!("only one of {first} and {second} can be given"),
+            ));
+        }
         if let Some(tokens) = tokens.map(|name| fields.take(name)).transpose()?.flatten() {
             return Ok(Self::Prompt { prompt: Prompt::Tokens(tokens), special_tokens: false });
         }
@@ -123,6 +132,16 @@ mod tests {
         for body in ["{}", r#"{"prompt": 3}"#, r#"{"prompt": "a", "messages": []}"#, r#"{"messages": []}"#] {
             TokenizeRequest::parse(body.as_bytes()).expect_err(body);
         }
+    }
+
+    #[test]
+    fn one_source_is_wanted() {
+        let both = br#"{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}"#;
+        let error = TokenizeRequest::parse(both).unwrap_err();
+        assert_eq!(error.message(), "messages: only one of prompt and messages can be given");
+        let error = PinRequest::parse(br#"{"prompt": "a", "tokens": [1]}"#).unwrap_err();
+        assert_eq!(error.message(), "prompt: only one of tokens and prompt can be given");
+        TokenizeRequest::parse(br#"{"prompt": "a", "messages": null}"#).unwrap();
     }
 
     #[test]
