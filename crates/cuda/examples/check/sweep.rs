@@ -11,6 +11,10 @@ pub(crate) fn decoding(bench: &Bench, report: &mut Report) -> Result<(), String>
     for &((name, heads), batch, context, _) in TABLE.iter().filter(|row| row.0.0 != QWEN_4B.0) {
         cases.push((name.into(), case(heads, batch, context)));
     }
+    // More blocks than processors, and fewer than twice as many.
+    for (name, heads) in [LLAMA, QWEN_06B] {
+        cases.push((name.into(), case(heads, 24, 4096)));
+    }
     for (name, heads) in [LLAMA, GEMMA] {
         for dtype in [KvDtype::Fp8, KvDtype::Int8] {
             cases.push((name.into(), AttentionCase { dtype, ..case(heads, 64, 4096) }));
