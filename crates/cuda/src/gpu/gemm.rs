@@ -26,8 +26,9 @@ const TRIES: usize = 4;
 /// More than a device's cache holds: written between tries, so that each finds its weights in memory.
 const COLD: usize = 96 << 20;
 
-/// How much slower than the library's a kernel of ours may be: in a step it starts before the one before it has ended.
-const OWN_MARGIN: f32 = 1.1;
+/// How much slower than the library's a kernel of ours may be, which in a step starts before the one before it has ended:
+/// up to so many rows, and for more.
+const OWN_MARGINS: (usize, [f32; 2]) = (8, [1.25, 1.1]);
 
 /// A shape for which one algorithm does: rows are rounded up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -190,7 +191,9 @@ impl Gemm {
             }
         }
         let time = own.and_then(|own| clock.least(|| own().ok()));
-        if time.is_some_and(|time| time < OWN_MARGIN * best.0) { Way::Own } else { best.1 }
+        let (few, margins) = OWN_MARGINS;
+        let margin = margins[usize::from(p.rows > few)];
+        if time.is_some_and(|time| time < margin * best.0) { Way::Own } else { best.1 }
     }
 
     /// What the library proposes, the likeliest first; at least one.
