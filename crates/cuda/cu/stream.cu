@@ -65,10 +65,10 @@ FN bool find_chunk(Walk& w, const Args& a) {
 FN void pass_chunk(Walk& w) { w.taken++, w.chunk += WARPS; }
 
 FN char* place_of(const Walk& w, char* ring) { return ring + w.taken % DEPTH * CHUNK_BYTES + (thread_id() & 31) * 16; }
-FN u32 column_of(const Walk& w) { return w.chunk * CHUNK + 8 * (thread_id() & 3); }
+FN u32 column_of(u32 chunk) { return chunk * CHUNK + 8 * (thread_id() & 3); }
 
 FN void copy_weights(const Walk& w, const Args& a, char* to) {
-    const u32 column = column_of(w), first = w.unit.output + ((thread_id() & 31) >> 2);
+    const u32 column = column_of(w.chunk), first = w.unit.output + ((thread_id() & 31) >> 2);
 #pragma unroll
     for (int i = 0; i < EIGHTS; i++) {
         const bool real = first + 8 * i < a.outputs && column < a.cols;
@@ -78,17 +78,18 @@ FN void copy_weights(const Walk& w, const Args& a, char* to) {
 struct Rows {
     Four v[TILES];
 };
-FN bool is_row(const Walk& w, const Args& a, int tile) {
-    return ((thread_id() & 31) >> 2) + 8 * tile < ROWS && column_of(w) < a.cols;
+FN bool is_row(const Args& a, int tile, u32 column) {
+    return ((thread_id() & 31) >> 2) + 8 * tile < ROWS && column < a.cols;
 }
-FN const u16* row_of(const Walk& w, const Args& a, int tile) {
-    return a.x + (u64)(((thread_id() & 31) >> 2) + 8 * tile) * a.cols + column_of(w);
+FN const u16* row_at(const Args& a, int tile, u32 column) {
+    return a.x + (u64)(((thread_id() & 31) >> 2) + 8 * tile) * a.cols + column;
 }
 FN void copy_rows(const Walk& w, const Args& a, char* to) {
+    const u32 column = column_of(w.chunk);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        const bool real = is_row(w, a, tile);
-        copy16(to + (EIGHTS + tile) * 512, real ? row_of(w, a, tile) : a.x, real ? 16 : 0);
+        const bool real = is_row(a, tile, column);
+        copy16(to + (EIGHTS + tile) * 512, real ? row_at(a, tile, column) : a.x, real ? 16 : 0);
     }
 }
 FN Rows copied_rows(const char* chunk) {
@@ -97,14 +98,12 @@ FN Rows copied_rows(const char* chunk) {
     for (int tile = 0; tile < TILES; tile++) x.v[tile] = *(const Four*)(chunk + (EIGHTS + tile) * 512);
     return x;
 }
-// Of the chunk that the walk is at, if it is at one.
-FN Rows load_rows(Walk& w, const Args& a) {
+FN Rows load_rows(const Args& a, u32 chunk) {
+    const u32 column = column_of(chunk);
     Rows x;
-    const bool found = find_chunk(w, a);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
-        x.v[tile] = found && is_row(w, a, tile) ? *(const Four*)row_of(w, a, tile) : Four{0, 0, 0, 0};
-    pass_chunk(w);
+        x.v[tile] = is_row(a, tile, column) ? *(const Four*)row_at(a, tile, column) : Four{0, 0, 0, 0};
     return x;
 }
 
@@ -170,23 +169,25 @@ KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
         copies_commit();
     }
 #else
-    Rows next_x = load_rows(rows, a);
+    Rows next_x = load_rows(a, rows.chunk);
 #endif
+    const u32 warp = thread_id() >> 5;
     const char* chunks = ring + (thread_id() & 31) * 16;
     u32 folded = 0;
+    Unit unit = unit_at(a, block_id());
     for (u32 number = block_id(); number < count_units(a); number += grid_blocks()) {
-        const Unit unit = unit_at(a, number);
+        const Unit next = unit_at(a, number + grid_blocks());
         float sums[SIXTEENS][TILES][4];
 #pragma unroll
         for (int i = 0; i < SIXTEENS * TILES * 4; i++) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = 0.f;
-        for (u32 at = unit.begin + (thread_id() >> 5); at < unit.end; at += WARPS) {
+        for (u32 at = unit.begin + warp; at < unit.end; at += WARPS) {
             const char* chunk = chunks + folded++ % DEPTH * CHUNK_BYTES;
 #if COPIES_ROWS
             copies_wait<DEPTH - 2>();
             const Rows x = copied_rows(chunk);
 #else
             const Rows x = next_x;
-            next_x = load_rows(rows, a);
+            next_x = load_rows(a, at + WARPS < unit.end ? at + WARPS : next.begin + warp);
             copies_wait<DEPTH - 2>();
 #endif
             add_chunk(sums, chunk, x, a.precision);
@@ -198,6 +199,11 @@ KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
             }
             copies_commit();
         }
+#if !COPIES_ROWS
+        // A warp that had no chunk of this unit.
+        if (unit.begin + warp >= unit.end) next_x = load_rows(a, next.begin + warp);
+#endif
         write_unit(sums, a, unit.output, number % a.parts, results);
+        unit = next;
     }
 }

@@ -26,8 +26,12 @@ const TRIES: usize = 4;
 /// More than a device's cache holds: written between tries, so that each finds its weights in memory.
 const COLD: usize = 96 << 20;
 
-/// How much slower than the library's a kernel of ours may be: in a step it starts before the one before it has ended.
+/// How much slower than the library's a kernel of ours may be, which in a step starts before the one before it has ended,
+/// and how much where that is most of its time: for so few rows, or so few weights.
 const OWN_MARGIN: f32 = 1.1;
+const SMALL_MARGIN: f32 = 1.25;
+const SMALL_ROWS: usize = 8;
+const SMALL_WEIGHTS: usize = 8 << 20;
 
 /// A shape for which one algorithm does: rows are rounded up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -190,7 +194,9 @@ impl Gemm {
             }
         }
         let time = own.and_then(|own| clock.least(|| own().ok()));
-        if time.is_some_and(|time| time < OWN_MARGIN * best.0) { Way::Own } else { best.1 }
+        let is_small = p.rows <= SMALL_ROWS || p.outputs * p.cols <= SMALL_WEIGHTS;
+        let margin = if is_small { SMALL_MARGIN } else { OWN_MARGIN };
+        if time.is_some_and(|time| time < margin * best.0) { Way::Own } else { best.1 }
     }
 
     /// What the library proposes, the likeliest first; at least one.
