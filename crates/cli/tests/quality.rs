@@ -25,8 +25,22 @@ fn file(name: &str, contents: &str) -> PathBuf {
     path
 }
 
+/// Of few tokens chance alone makes fp8 look two percent better or worse.
 #[test]
 fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
+    let precisions = ["--precisions", "f16,fp8,int8", "--window", "512", "--limit", "0"];
+    let report = QUALITY.object(&precisions);
+    for precision in ["fp8", "int8"] {
+        assert!(figure(&report, precision, "perplexity_change_percent").abs() < 2.0, "{report}");
+        assert!((0.5..0.55).contains(&figure(&report, precision, "share_of_f16")), "{report}");
+        assert!(figure(&report, precision, "mean_kl") > 0.0, "what is blurred must be seen: {report}");
+    }
+    assert_eq!(report["goals_met"], true, "{report}");
+    assert_eq!(report["goals"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn perplexity_is_that_of_transformers() {
     let report = QUALITY.object(&["--tokens", "600", "--window", "300", "--limit", "0"]);
     assert_eq!((&report["tokens"], &report["predicted"]), (&600.into(), &598.into()));
     for precision in ["f32", "f16", "bf16", "fp8", "int8"] {
@@ -38,13 +52,6 @@ fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
     let transformers = 94.949_050_7;
     let off = figure(&report, "f32", "perplexity") / transformers - 1.0;
     assert!(off != 0.0 && off.abs() < 1e-2, "off by {off}: {report}");
-    for precision in ["fp8", "int8"] {
-        assert!(figure(&report, precision, "perplexity_change_percent").abs() < 2.0, "{report}");
-        assert!((0.5..0.55).contains(&figure(&report, precision, "share_of_f16")), "{report}");
-        assert!(figure(&report, precision, "mean_kl") > 0.0, "what is blurred must be seen: {report}");
-    }
-    assert_eq!(report["goals_met"], true, "{report}");
-    assert_eq!(report["goals"].as_array().unwrap().len(), 4);
     let widened =
         ["--tokens", "600", "--window", "300", "--limit", "0", "--precisions", "f32", "--weights", "f32"];
     let report = QUALITY.object(&widened);
