@@ -205,8 +205,8 @@ impl Gemm {
         let d = Descriptors::new(shape.rows, &shape)?;
         let preference = result::create_matmul_pref()?;
         let workspace = WORKSPACE;
-        // No sum in several parts.
-        let no_reduction = 0u32;
+        // A sum in parts keeps them apart and adds them in one order, whatever the rows.
+        let parts_apart = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(TRIED);
         let mut count = 0;
         // SAFETY: live descriptors; attributes of the sizes that the library documents; room for as many results as
@@ -219,7 +219,7 @@ impl Gemm {
                 set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8);
             if shape.deterministic {
                 let attribute = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
-                ready = ready.and_then(|()| set(attribute, (&raw const no_reduction).cast(), 4));
+                ready = ready.and_then(|()| set(attribute, (&raw const parts_apart).cast(), 4));
             }
             let asked = ready.and_then(|()| {
                 sys::cublasLtMatmulAlgoGetHeuristic(
