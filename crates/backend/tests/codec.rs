@@ -153,11 +153,13 @@ fn rows_of_one_value_come_back_almost_exactly_in_int8() {
 #[test]
 fn nan_is_never_hidden_and_infinities_saturate_in_eight_bits() {
     let row = [1.0, f32::NAN, -2.0];
-    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8] {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
         let out = round_trip(dtype, &row);
         assert!(out[1].is_nan() && (out[0], out[2]) == (1.0, -2.0), "{dtype:?}: {out:?}");
     }
-    assert!(round_trip(KvDtype::Int8, &row).iter().all(|x| x.is_nan()));
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        assert!(round_trip(dtype, &row).iter().all(|x| x.is_nan()), "{dtype:?}");
+    }
     let row = [f32::INFINITY, 0.0, -448.0, 448.0, f32::NEG_INFINITY];
     assert_eq!(round_trip(KvDtype::Fp8, &row), [448.0, 0.0, -448.0, 448.0, -448.0]);
     let int8 = round_trip(KvDtype::Int8, &[f32::INFINITY, 0.0, 255.0, f32::NEG_INFINITY]);

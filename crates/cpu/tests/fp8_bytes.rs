@@ -1,4 +1,4 @@
-//! Every byte of fp8, as a key and as a value, counts for the number that it stands for.
+//! Every byte of fp8, as a key and as a value, counts for the number that it stands for, if it is one.
 
 use octavo_backend::codec::e4m3;
 use octavo_backend::{AttentionSpec, Backend, Half, Heads, PageLayout, Rows, Span, TableView};
@@ -35,6 +35,11 @@ fn attend(cpu: &Cpu, query: &[f32; DIM], keys: &[[u8; DIM]], values: &[[u8; DIM]
     out.row(0).to_vec()
 }
 
+/// The byte, or 0 for the two that are no numbers: a row that has one is marked by its scale.
+fn number(byte: u8) -> u8 {
+    if e4m3::to_f32(byte).is_nan() { 0 } else { byte }
+}
+
 fn levels() -> Vec<Cpu> {
     Level::available().into_iter().map(|level| Cpu::new(NonZeroUsize::MIN, level)).collect()
 }
@@ -43,13 +48,12 @@ fn levels() -> Vec<Cpu> {
 fn a_value_alone_is_the_output() {
     for cpu in levels() {
         for first in (0..256).step_by(DIM) {
-            let row: [u8; DIM] = std::array::from_fn(|i| (first + i) as u8);
+            let row: [u8; DIM] = std::array::from_fn(|i| (first + i) as u8).map(number);
             let got = attend(&cpu, &[1.0; DIM], &[[0; DIM]], &[row], 1.0);
             for (byte, got) in row.into_iter().zip(got) {
                 let want = e4m3::to_f32(byte);
                 // Dot products of bf16 take smaller ones for 0.
-                let right =
-                    got == want || want.is_nan() && got.is_nan() || want.abs() < SMALLEST && got == 0.0;
+                let right = got == want || want.abs() < SMALLEST && got == 0.0;
                 assert!(right, "{:?}: {byte:#x} is {got}, should be {want}", cpu.level());
             }
         }
@@ -59,7 +63,7 @@ fn a_value_alone_is_the_output() {
 #[test]
 fn a_key_weighs_its_value_by_its_product_with_the_query() {
     for cpu in levels() {
-        for byte in 0..=255_u8 {
+        for byte in (0..=255).map(number) {
             let at = usize::from(byte) % DIM;
             let (mut query, mut key) = ([0.0; DIM], [0; DIM]);
             (query[at], key[at]) = (3.0, byte);
@@ -68,7 +72,7 @@ fn a_key_weighs_its_value_by_its_product_with_the_query() {
             let weight = (e4m3::to_f32(byte) * 3.0 / 256.0).exp();
             let want = weight / (weight + 2.0);
             for got in got {
-                let right = (got - want).abs() < 2e-3 || want.is_nan() && got.is_nan();
+                let right = (got - want).abs() < 2e-3;
                 assert!(right, "{:?}: {byte:#x} gives {got}, should be {want}", cpu.level());
             }
         }

@@ -74,8 +74,9 @@ fn a_spoilt_key_spoils_the_rows_that_see_it_and_no_other() {
 
 #[test]
 fn a_spoilt_value_spoils_its_element_of_the_rows_that_see_it() {
-    // A row of int8 has one scale for all elements, and that is what is spoilt.
-    check(Spoilt::Value, |dtype, row, i| row >= AT.0 && (dtype == KvDtype::Int8 || i % HEADS.dim == AT.1));
+    // A row in eight bits has one scale for all elements, and that is what is spoilt.
+    let scaled = |dtype| matches!(dtype, KvDtype::Fp8 | KvDtype::Int8);
+    check(Spoilt::Value, |dtype, row, i| row >= AT.0 && (scaled(dtype) || i % HEADS.dim == AT.1));
 }
 
 #[test]

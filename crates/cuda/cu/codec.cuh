@@ -53,9 +53,13 @@ FN u16 f16_above(float x) {
 // The parameters of a row whose elements a warp holds, N to a lane; `count` of each lane's are real.
 template <int N> FN u32 parameters_of(const float (&x)[N], const bool (&real)[N]) {
 #if KV == KV_FP8
-    float largest = 0.f;
-    for (int i = 0; i < N; i++)
-        if (real[i] && is_finite(x[i])) largest = fmaxf(largest, fabsf(x[i]));
+    float largest = 0.f, nan = 0.f;
+    for (int i = 0; i < N; i++) {
+        if (!real[i]) continue;
+        if (x[i] != x[i]) nan = 1.f;
+        if (is_finite(x[i])) largest = fmaxf(largest, fabsf(x[i]));
+    }
+    if (warp_max(nan) != 0.f) return 0x7fc00000u;
     float scale = warp_max(largest) / 448.f;
     return as_bits(scale < as_float(0x00800000u) ? 1.f : scale);
 #elif KV == KV_INT8

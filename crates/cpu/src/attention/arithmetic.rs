@@ -22,8 +22,6 @@ pub(crate) struct Tile {
     pub(crate) width: usize,
     /// How far away the rows lie that are to be fetched while these are read; 0 if that was done already.
     pub(crate) ahead: [usize; 2],
-    /// Whether all staged elements are numbers, where that cannot be seen from them.
-    pub(crate) numbers: [bool; 2],
 }
 
 impl Tile {
@@ -31,7 +29,7 @@ impl Tile {
     #[inline(always)]
     pub(crate) fn new(stored: [*const u8; 2], row_bytes: usize, dim: usize, width: usize) -> Self {
         let (rows, stride, ahead) = (stored, row_bytes, [0; 2]);
-        Self { rows, stride, stored, row_bytes, dim, width, ahead, numbers: [true; 2] }
+        Self { rows, stride, stored, row_bytes, dim, width, ahead }
     }
 
     /// Has `ahead`, the rows of another tile, fetched while the keys (0) or values (1) of this one are read.
@@ -106,7 +104,6 @@ pub(crate) trait Arithmetic: 'static {
     /// Products of the queries with the keys of all slots; those of slots that are not seen may be anything.
     unsafe fn scores<const Q: usize, const STAGED: bool>(
         tile: &Tile,
-        slots: &Range<usize>,
         queries: [*const f32; Q],
     ) -> [<Self::S as Simd>::V; Q];
 

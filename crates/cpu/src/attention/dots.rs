@@ -11,12 +11,11 @@
 
 use super::arithmetic::{Arithmetic, Block, Tile};
 use super::bytes::{CHUNK, GROUP, by_position, keys, place, query_part};
-use super::e4m3::{Numbers, UNIT, words};
+use super::e4m3::{UNIT, words};
 use super::paired;
 use super::softmax::State;
 use super::tile::BLOCK;
 use crate::simd::{Avx512, LANES, Simd};
-use octavo_backend::codec::e4m3;
 use std::arch::x86_64::*;
 use std::mem::transmute;
 use std::ops::Range;
@@ -96,18 +95,15 @@ impl Arithmetic for Dots {
     unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
-            let mut numbers = Numbers::new();
             for chunk in (0..tile.width).step_by(CHUNK) {
                 let to = to[0].cast::<[__m512i; 2]>().add(chunk / GROUP);
                 let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
                 for (j, two) in halves.into_iter().flatten().enumerate() {
                     for (i, keys) in by_position(two).into_iter().enumerate() {
-                        numbers.see(keys);
                         to.add(2 * j + i).write(words(keys));
                     }
                 }
             }
-            tile.numbers[0] = numbers.all();
             paired::stage(tile, slots, to[1]);
         }
     }
@@ -115,7 +111,6 @@ impl Arithmetic for Dots {
     #[inline(always)]
     unsafe fn scores<const Q: usize, const STAGED: bool>(
         tile: &Tile,
-        slots: &Range<usize>,
         queries: [*const f32; Q],
     ) -> [__m512; Q] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
@@ -135,9 +130,6 @@ impl Arithmetic for Dots {
             let mut scores = [_mm512_setzero_ps(); Q];
             for n in 0..Q {
                 scores[n] = _mm512_add_ps(sums.even[n], sums.odd[n]);
-            }
-            if !(if STAGED { tile.numbers[0] } else { sums.numbers.all() }) {
-                mark(tile, slots, &mut scores);
             }
             scores
         }
@@ -165,7 +157,6 @@ impl Arithmetic for Dots {
 struct Products<const Q: usize> {
     even: [__m512; Q],
     odd: [__m512; Q],
-    numbers: Numbers,
 }
 
 impl<const Q: usize> Products<Q> {
@@ -174,7 +165,7 @@ impl<const Q: usize> Products<Q> {
         // SAFETY: AVX-512 F.
         unsafe {
             let zero = _mm512_setzero_ps();
-            Self { even: [zero; Q], odd: [zero; Q], numbers: Numbers::new() }
+            Self { even: [zero; Q], odd: [zero; Q] }
         }
     }
 
@@ -225,27 +216,8 @@ impl<const Q: usize> Products<Q> {
         // SAFETY: as the caller promised.
         unsafe {
             let [a, b] = by_position(two);
-            self.numbers.see(a);
             self.add(queries, words(a), at);
-            self.numbers.see(b);
             self.add(queries, words(b), at + place(1));
-        }
-    }
-}
-
-/// Scores of keys with an element that is no number are none either.
-#[cold]
-#[inline(never)]
-unsafe fn mark<const Q: usize>(tile: &Tile, slots: &Range<usize>, scores: &mut [__m512; Q]) {
-    for slot in slots.clone() {
-        // SAFETY: a stored row; sixteen lanes.
-        unsafe {
-            let row = std::slice::from_raw_parts(tile.stored[0].add(slot * tile.row_bytes), tile.dim);
-            if row.iter().any(|x| e4m3::to_f32(*x).is_nan()) {
-                for score in scores.iter_mut() {
-                    *std::ptr::from_mut(score).cast::<f32>().add(slot) = f32::NAN;
-                }
-            }
         }
     }
 }

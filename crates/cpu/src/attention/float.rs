@@ -76,11 +76,7 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn scores<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
-        _slots: &Range<usize>,
-        queries: [*const f32; Q],
-    ) -> [S::V; Q] {
+    unsafe fn scores<const Q: usize, const STAGED: bool>(tile: &Tile, queries: [*const f32; Q]) -> [S::V; Q] {
         // SAFETY: as the caller promised; staged rows are f32.
         unsafe {
             if STAGED {

@@ -99,7 +99,6 @@ impl Arithmetic for Integer {
     #[inline(always)]
     unsafe fn scores<const Q: usize, const STAGED: bool>(
         tile: &Tile,
-        _slots: &Range<usize>,
         queries: [*const f32; Q],
     ) -> [__m512; Q] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.

@@ -337,7 +337,7 @@ unsafe fn fold_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
     unsafe {
         let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
         for tile in tiles_of(slots) {
-            let scores = A::scores::<Q, STAGED>(&block.0[tile], &slots_in(slots, tile), queries);
+            let scores = A::scores::<Q, STAGED>(&block.0[tile], queries);
             for i in 0..Q {
                 weights[i][tile] = scores[i];
             }

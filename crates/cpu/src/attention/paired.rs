@@ -5,13 +5,12 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Block, Tile, slots_in, tiles_of};
+use super::arithmetic::{Block, Tile, tiles_of};
 use super::bytes::{CHUNK, in_order, load};
 use super::dots::dot;
-use super::e4m3::{Numbers, words};
+use super::e4m3::words;
 use super::tile::{BLOCK, TILE};
 use crate::simd::{Avx512, LANES, Simd};
-use octavo_backend::codec::e4m3;
 use std::arch::x86_64::*;
 use std::mem::transmute;
 use std::ops::Range;
@@ -29,14 +28,12 @@ type Weights = [[i32; PAIRS]; BLOCK];
 pub(crate) unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.
     unsafe {
-        let mut numbers = Numbers::new();
         for pair in slots.start / 2..slots.end.div_ceil(2) {
             for chunk in (0..tile.width).step_by(CHUNK) {
                 let to = to.add(pair * tile.width + chunk).cast::<[__m512i; VECTORS]>();
-                to.write(values(tile, pair, chunk, &mut numbers));
+                to.write(values(tile, pair, chunk));
             }
         }
-        tile.numbers[1] = numbers.all();
     }
 }
 
@@ -59,17 +56,8 @@ pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
                 _mm256_storeu_si256(short[n][tile].as_mut_ptr().cast(), pairs);
             }
         }
-        let mut numbers = Numbers::new();
         for chunk in (0..block.0[0].width).step_by(CHUNK) {
-            add::<Q, STAGED>(block, tiles.clone(), &short, outputs, chunk, &mut numbers);
-        }
-        if !STAGED && numbers.all() {
-            return;
-        }
-        for tile in tiles {
-            if !STAGED || !block.0[tile].numbers[1] {
-                mark(&block.0[tile], &slots_in(slots, tile), outputs);
-            }
+            add::<Q, STAGED>(block, tiles.clone(), &short, outputs, chunk);
         }
     }
 }
@@ -82,7 +70,6 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
     weights: &[Weights; Q],
     outputs: [*mut f32; Q],
     chunk: usize,
-    numbers: &mut Numbers,
 ) {
     // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
     unsafe {
@@ -92,7 +79,6 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
                 sums[n][i] = _mm512_load_ps(outputs[n].add(chunk + i * LANES));
             }
         }
-        let mut seen = *numbers;
         for t in tiles {
             let tile = &block.0[t];
             for pair in 0..PAIRS {
@@ -100,7 +86,7 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
                     let at = pair.wrapping_mul(tile.width).wrapping_add(chunk);
                     tile.rows[1].cast::<f32>().wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
                 } else {
-                    values(tile, pair, chunk, &mut seen)
+                    values(tile, pair, chunk)
                 };
                 for n in 0..Q {
                     let weight = _mm512_set1_epi32(weights[n][t][pair]);
@@ -110,7 +96,6 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
                 }
             }
         }
-        *numbers = seen;
         for n in 0..Q {
             for i in 0..VECTORS {
                 _mm512_store_ps(outputs[n].add(chunk + i * LANES), sums[n][i]);
@@ -121,7 +106,7 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
 
 /// A chunk of two rows, in bf16 and paired.
 #[inline(always)]
-unsafe fn values(tile: &Tile, pair: usize, chunk: usize, numbers: &mut Numbers) -> [__m512i; VECTORS] {
+unsafe fn values(tile: &Tile, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
     // SAFETY: as the caller promised.
     unsafe {
         let first = tile.stored[1].wrapping_add(pair.wrapping_mul(2 * tile.row_bytes));
@@ -129,32 +114,10 @@ unsafe fn values(tile: &Tile, pair: usize, chunk: usize, numbers: &mut Numbers) 
         let (x, y) = (load::<false>(first, chunk, tile.dim), load::<false>(second, chunk, tile.dim));
         tile.fetch::<Avx512>(1, first.wrapping_add(chunk));
         tile.fetch::<Avx512>(1, second.wrapping_add(chunk));
-        numbers.see(x);
-        numbers.see(y);
         // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.
         let [a, b] = words(_mm512_unpacklo_epi16(x, y));
         let [c, d] = words(_mm512_unpackhi_epi16(x, y));
         [a, b, c, d]
-    }
-}
-
-/// Outputs of elements that are no numbers are none either.
-#[cold]
-#[inline(never)]
-unsafe fn mark<const Q: usize>(tile: &Tile, slots: &Range<usize>, outputs: [*mut f32; Q]) {
-    for slot in slots.clone() {
-        // SAFETY: a stored row, and outputs as wide as whole chunks.
-        unsafe {
-            let row = std::slice::from_raw_parts(tile.stored[1].add(slot * tile.row_bytes), tile.dim);
-            for (i, _) in row.iter().enumerate().filter(|(_, x)| e4m3::to_f32(**x).is_nan()) {
-                // Element 16 k + 8 j + 2 m + h of a chunk is number 4 k + m of vector 2 j + h.
-                let vector = i % 16 / 8 * 2 + i % 2;
-                let at = i / CHUNK * CHUNK + vector * LANES + i % CHUNK / 16 * 4 + i % 8 / 2;
-                for output in outputs {
-                    *output.add(at) = f32::NAN;
-                }
-            }
-        }
     }
 }
 

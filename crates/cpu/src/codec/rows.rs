@@ -43,22 +43,25 @@ fn bf16(x: f32) -> u16 {
     (if x.is_nan() { nan } else { rounded }) as u16
 }
 
+/// As [`fp8::scale`](octavo_backend::codec::fp8::scale). Magnitudes are compared as their bits: infinity is above all
+/// numbers, and what is no number above that.
 #[inline(always)]
 fn fp8_scale(row: &[f32]) -> f32 {
     const PARTS: usize = 16;
-    let mut largest = [0.0f32; PARTS];
-    let (whole, rest) = row.as_chunks::<PARTS>();
-    let larger = |a: f32, x: f32| {
-        let x = x.abs();
-        if x > a && x < f32::INFINITY { x } else { a }
-    };
-    for x in whole {
-        for i in 0..PARTS {
-            largest[i] = larger(largest[i], x[i]);
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    let (mut largest, mut finite) = ([0; PARTS], [0; PARTS]);
+    for part in row.chunks(PARTS) {
+        for (i, x) in part.iter().enumerate() {
+            let x = x.abs().to_bits();
+            largest[i] = largest[i].max(x);
+            finite[i] = finite[i].max(if x < INFINITY { x } else { 0 });
         }
     }
-    let amax = rest.iter().chain(&largest).fold(0.0, |a, x| larger(a, *x));
-    let scale = amax / e4m3::MAX;
+    let most = |parts: [u32; PARTS]| parts.into_iter().fold(0, u32::max);
+    if most(largest) > INFINITY {
+        return f32::NAN;
+    }
+    let scale = f32::from_bits(most(finite)) / e4m3::MAX;
     if scale < f32::MIN_POSITIVE { 1.0 } else { scale }
 }
 
