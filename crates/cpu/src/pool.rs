@@ -113,6 +113,18 @@ impl Pool {
         }
     }
 
+    /// Calls `task` for ranges that make up `0..items`, spread over the threads: long ones first, for those who gain
+    /// from what lies next to each other, shorter ones towards the end, so that all threads finish together.
+    pub fn run_ranges(&self, items: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
+        let mut bounds = vec![0];
+        let mut at = 0;
+        while at < items {
+            at += (items - at).div_ceil(2 * self.threads());
+            bounds.push(at);
+        }
+        self.run(bounds.len() - 1, &|i| task(bounds[i]..bounds[i + 1]));
+    }
+
     /// Calls `task(i, chunk)` for each chunk of `size` elements of `data`, the last one perhaps shorter.
     pub fn run_chunks<T: Send>(&self, data: &mut [T], size: usize, task: &(dyn Fn(usize, &mut [T]) + Sync)) {
         assert!(size > 0, "chunks of nothing");

@@ -2,6 +2,7 @@
 
 use octavo_cpu::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -107,6 +108,21 @@ fn chunks_cover_the_slice_in_order() {
         chunk.fill(i);
     });
     assert!(data.iter().enumerate().all(|(i, value)| *value == i / 10));
+}
+
+#[test]
+fn ranges_cover_all_items_once_and_get_shorter() {
+    for threads in 1..=3 {
+        for items in [0, 1, 2, 5, 24, 1000] {
+            let ranges = Mutex::new(Vec::new());
+            pool(threads).run_ranges(items, &|range| ranges.lock().unwrap().push(range));
+            let mut ranges = ranges.into_inner().unwrap();
+            ranges.sort_by_key(|range| range.start);
+            assert_eq!(ranges.iter().cloned().flatten().collect::<Vec<_>>(), Vec::from_iter(0..items));
+            assert!(ranges.is_sorted_by(|a, b| a.len() >= b.len() && !b.is_empty()), "{ranges:?}");
+            assert!(ranges.last().is_none_or(|last| last.len() == 1), "{ranges:?}");
+        }
+    }
 }
 
 #[test]

@@ -35,6 +35,11 @@ impl Work<'_> {
         let end = self.start + row + 1;
         end.saturating_sub(self.window)..end
     }
+
+    /// Tiles that any row sees some of.
+    fn tiles(&self) -> Range<usize> {
+        self.seen(0).start / TILE..self.seen(self.rows - 1).end.div_ceil(TILE)
+    }
 }
 
 /// All slots of a block.
@@ -46,27 +51,39 @@ fn slots(seen: &Range<usize>, at: usize) -> Range<usize> {
     seen.start.saturating_sub(at).min(most)..seen.end.saturating_sub(at).min(most)
 }
 
-/// Some kv heads of the same rows, block by block.
+/// A task, and what comes after it on the same thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn<'a, 'b> {
+    /// Some kv heads of the same rows.
+    pub(crate) heads: &'a [Work<'b>],
+    /// Runs of their first block that the turn before this one had fetched.
+    pub(crate) fetched: usize,
+    pub(crate) following: Option<&'a [Work<'b>]>,
+}
+
+/// Computes a task, block by block. While the last one is read the first of those that follow is fetched: how many runs
+/// of it, is returned.
 ///
 /// # Safety
-/// As [`Arithmetic`]; the pointers of `heads` are valid for their shapes, and no other task writes to their `out`; the
+/// As [`Arithmetic`]; the pointers of the heads are valid for their shapes, and no other task writes to their `out`; the
 /// table holds every position that the rows see; `A` is for the precision of the pages.
 #[inline(always)]
-pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
+pub(crate) unsafe fn run<A: Arithmetic>(turn: Turn<'_, '_>) -> usize {
+    let Turn { heads, fetched, following } = turn;
     let mut all: Vec<Scratch> = heads.iter().map(scratch::<A>).collect();
-    let (first, last) = (heads[0].seen(0).start / TILE, (heads[0].start + heads[0].rows - 1) / TILE);
+    let seen = heads[0].tiles();
+    let (first, last) = (seen.start / BLOCK, (seen.end - 1) / BLOCK);
     // SAFETY: as the caller promised; scratch has room for the queries.
     unsafe {
         for (work, scratch) in heads.iter().zip(&mut all) {
             load_queries::<A>(work, scratch);
         }
-        let seen = first..last + 1;
-        let mut walk = Walk::new(&heads[0].pages, first / BLOCK, &seen);
-        for block in first / BLOCK..=last / BLOCK {
-            walk.step(&heads[0].pages, block, &seen);
+        let mut walk = Walk::new(heads);
+        for block in first..=last {
+            walk.step(if block < last { Some((heads, block + 1)) } else { following.map(first_block) });
             for (i, scratch) in all.iter_mut().enumerate() {
-                if block == first / BLOCK {
-                    walk.fetch_first::<A::S>(heads, i);
+                if block == first {
+                    walk.fetch_first::<A::S>(heads, i, fetched);
                 }
                 fold::<A>(heads, i, block, &seen, &mut walk, scratch);
             }
@@ -74,7 +91,13 @@ pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>]) {
         for (work, scratch) in heads.iter().zip(&mut all) {
             store_outputs::<A>(work, scratch);
         }
+        walk.fetched
     }
+}
+
+/// The block that is read first.
+fn first_block<'a, 'b>(heads: &'a [Work<'b>]) -> (&'a [Work<'b>], usize) {
+    (heads, heads[0].tiles().start / BLOCK)
 }
 
 fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
@@ -115,37 +138,48 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
 
 /// Where the tiles of a block lie, and those of the next, which are fetched meanwhile: those of all heads, in the order
 /// in which they lie in memory if heads lie behind each other. It is read faster in longer runs than those of one head.
-struct Walk {
+struct Walk<'a, 'b> {
     here: [Base; BLOCK],
     next: [Base; BLOCK],
-    /// What is fetched next, of `next`: which keys or values, and of which head.
-    run: usize,
-    head: usize,
+    /// Whose the next block is, if there is one in pages.
+    heads: Option<&'a [Work<'b>]>,
+    /// Runs of the next block that are fetched or on their way: keys, then values of a tile, of one head after another.
+    fetched: usize,
 }
 
-impl Walk {
-    fn new(pages: &HeadPages<'_>, block: usize, seen: &Range<usize>) -> Self {
-        let here = if pages.whole_tiles() { pages.block(block, seen) } else { [Base::NOWHERE; BLOCK] };
-        Self { here, next: here, run: 0, head: 0 }
+impl<'a, 'b> Walk<'a, 'b> {
+    /// Before the first block of `heads`.
+    fn new(heads: &'a [Work<'b>]) -> Self {
+        let nowhere = [Base::NOWHERE; BLOCK];
+        let mut walk = Self { here: nowhere, next: nowhere, heads: None, fetched: 0 };
+        walk.look_at(Some(first_block(heads)));
+        walk
     }
 
-    /// On to `block`.
-    fn step(&mut self, pages: &HeadPages<'_>, block: usize, seen: &Range<usize>) {
-        if pages.whole_tiles() {
-            self.here = self.next;
-            self.next = pages.block(block + 1, seen);
-            (self.run, self.head) = (0, 0);
+    /// On to the next block; `next` is the one after it.
+    fn step(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
+        self.here = self.next;
+        self.look_at(next);
+    }
+
+    fn look_at(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
+        let next = next.filter(|(heads, _)| heads[0].pages.whole_tiles());
+        if let Some((heads, block)) = next {
+            self.next = heads[0].pages.block(block, &heads[0].tiles());
         }
+        (self.heads, self.fetched) = (next.map(|(heads, _)| heads), 0);
     }
 
-    /// Nothing was fetched of the first block: has head `i + 1` of it fetched, and if `i` is the first head that one too.
-    fn fetch_first<S: Simd>(&self, heads: &[Work<'_>], i: usize) {
+    /// Of the first block, `fetched` runs were fetched: has the others of head `i + 1` fetched, and if `i` is the first
+    /// head those of that one too.
+    fn fetch_first<S: Simd>(&self, heads: &[Work<'_>], i: usize, fetched: usize) {
         if !heads[0].pages.whole_tiles() {
             return;
         }
         let from = if i == 0 { 0 } else { i + 1 };
-        for work in heads.iter().take(i + 2).skip(from) {
-            for rows in self.here.iter().flat_map(|base| work.pages.tile(base).rows) {
+        for (head, work) in heads.iter().enumerate().take(i + 2).skip(from) {
+            let runs = self.here.iter().flat_map(|base| work.pages.tile(base).rows).enumerate();
+            for (_, rows) in runs.filter(|(run, _)| run * heads.len() + head >= fetched) {
                 for byte in (0..TILE * work.pages.row_bytes).step_by(LINE) {
                     // SAFETY: a hint; the level is that of the kernel which calls this.
                     unsafe { S::prefetch(rows.wrapping_add(byte)) };
@@ -154,15 +188,14 @@ impl Walk {
         }
     }
 
-    /// The rows that are fetched next.
+    /// The rows that are fetched next, if there are any.
     #[inline(always)]
-    fn fetch(&mut self, heads: &[Work<'_>]) -> *const u8 {
-        let at = heads[self.head].pages.tile(&self.next[self.run / 2 % BLOCK]).rows[self.run % 2];
-        self.head += 1;
-        if self.head == heads.len() {
-            (self.run, self.head) = (self.run + 1, 0);
-        }
-        at
+    fn fetch(&mut self) -> Option<*const u8> {
+        let heads = self.heads?;
+        let (run, head) = (self.fetched / heads.len(), self.fetched % heads.len());
+        let at = heads[head].pages.tile(self.next.get(run / 2)?).rows[run % 2];
+        self.fetched += 1;
+        Some(at)
     }
 }
 
@@ -173,7 +206,7 @@ unsafe fn fold<A: Arithmetic>(
     i: usize,
     block: usize,
     seen: &Range<usize>,
-    walk: &mut Walk,
+    walk: &mut Walk<'_, '_>,
     scratch: &mut Scratch,
 ) {
     let (work, at, width) = (&heads[i], block * BLOCK * TILE, scratch.width());
@@ -186,9 +219,7 @@ unsafe fn fold<A: Arithmetic>(
             copied(work, block, seen, scratch)
         };
         let mut form = Block(here.map(|here| Tile::new(here.rows, work.pages.row_bytes, work.dim, width)));
-        if in_pages {
-            fetch::<A>(heads, work, walk, &mut form);
-        }
+        fetch::<A>(walk, i, &mut form.0[tiles_of(&slots(&(seen.start * TILE..seen.end * TILE), at))]);
         if scratch.stages {
             let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
             for tile in tiles_of(&all) {
@@ -228,15 +259,19 @@ unsafe fn copied(
     })
 }
 
-/// Has as much of the next block fetched as this head reads of the block.
+/// Has as much of the next block fetched as head `i` reads of the block: of these tiles of it.
 #[inline(always)]
-unsafe fn fetch<A: Arithmetic>(heads: &[Work<'_>], work: &Work<'_>, walk: &mut Walk, form: &mut Block) {
+unsafe fn fetch<A: Arithmetic>(walk: &mut Walk<'_, '_>, i: usize, tiles: &mut [Tile]) {
     for half in 0..2 {
-        for tile in &mut form.0 {
-            tile.fetch_later(half, walk.fetch(heads));
+        for tile in &mut *tiles {
+            if let Some(rows) = walk.fetch() {
+                tile.fetch_later(half, rows);
+            }
         }
     }
-    if A::SCALED {
+    if A::SCALED
+        && let Some(work) = walk.heads.and_then(|heads| heads.get(i))
+    {
         for base in &walk.next {
             // Sixteen times four bytes: in one line, or in two.
             for parameters in work.pages.tile(base).parameters {

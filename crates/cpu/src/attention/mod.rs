@@ -31,7 +31,7 @@ use element::{Bf16, Element, F16, F32, Fp8, Int8};
 use float::Float;
 #[cfg(target_arch = "x86_64")]
 use integer::Integer;
-use kernel::Work;
+use kernel::{Turn, Work};
 use octavo_backend::{AttentionSpec, PageLayout, Rows, Span, TableView};
 use octavo_types::KvDtype;
 use std::ops::Range;
@@ -76,16 +76,21 @@ pub fn attention(
     check(level, qkv, spec, rows, tables, arena, out);
     let tasks = tasks(spec, rows.spans, arena.layout(), pool.threads());
     let out = Shared(out.data_mut().as_mut_ptr());
-    pool.run(tasks.len(), &|i| {
-        let task = &tasks[i];
-        let mut works = Vec::with_capacity(task.kv_heads.len());
-        // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that the
-        // tables hold what the rows see; tasks have no output in common.
-        unsafe {
-            for kv_head in task.kv_heads.clone() {
-                works.push(work(task, kv_head, qkv, spec, rows.spans, tables, arena, &out));
-            }
-            compute(level, arena.layout().dtype, &works);
+    pool.run_ranges(tasks.len(), &|range| {
+        let works = |task: &Task| -> Vec<Work<'_>> {
+            // SAFETY: `check` saw that the shapes fit.
+            let work = |kv_head| unsafe { work(task, kv_head, qkv, spec, rows.spans, tables, arena, &out) };
+            task.kv_heads.clone().map(work).collect()
+        };
+        let mut tasks = tasks[range].iter();
+        let mut next = tasks.next().map(works);
+        let mut fetched = 0;
+        while let Some(here) = next {
+            next = tasks.next().map(works);
+            let turn = Turn { heads: &here, fetched, following: next.as_deref() };
+            // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that
+            // the tables hold what the rows see; tasks have no output in common.
+            fetched = unsafe { compute(level, arena.layout().dtype, turn) };
         }
     });
 }
@@ -214,66 +219,68 @@ unsafe impl Sync for Shared {}
 
 /// # Safety
 /// As [`kernel::run`]; the machine has `level`.
-unsafe fn compute(level: Level, dtype: KvDtype, work: &[Work<'_>]) {
+unsafe fn compute(level: Level, dtype: KvDtype, turn: Turn<'_, '_>) -> usize {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 {
         match dtype {
             // SAFETY: as the caller promised, and the instructions are there.
-            KvDtype::Fp8 if dots::available() => return unsafe { avx512_dots(work) },
+            KvDtype::Fp8 if dots::available() => return unsafe { avx512_dots(turn) },
             // SAFETY: as above.
-            KvDtype::Int8 if integer::available(work[0].dim) => return unsafe { avx512_integer(work) },
+            KvDtype::Int8 if integer::available(turn.heads[0].dim) => {
+                return unsafe { avx512_integer(turn) };
+            }
             _ => {}
         }
     }
     // SAFETY: as the caller promised.
     unsafe {
         match dtype {
-            KvDtype::F32 => enter::<F32>(level, work),
-            KvDtype::F16 => enter::<F16>(level, work),
-            KvDtype::Bf16 => enter::<Bf16>(level, work),
-            KvDtype::Fp8 => enter::<Fp8>(level, work),
-            KvDtype::Int8 => enter::<Int8>(level, work),
+            KvDtype::F32 => enter::<F32>(level, turn),
+            KvDtype::F16 => enter::<F16>(level, turn),
+            KvDtype::Bf16 => enter::<Bf16>(level, turn),
+            KvDtype::Fp8 => enter::<Fp8>(level, turn),
+            KvDtype::Int8 => enter::<Int8>(level, turn),
         }
     }
 }
 
-unsafe fn enter<E: Element>(level: Level, work: &[Work<'_>]) {
+unsafe fn enter<E: Element>(level: Level, turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::<E>(work),
+            Level::Avx512 => avx512::<E>(turn),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::<E>(work),
-            _ => kernel::run::<Float<Portable, E>>(work),
+            Level::Avx2 => avx2::<E>(turn),
+            _ => kernel::run::<Float<Portable, E>>(turn),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<E: Element>(work: &[Work<'_>]) {
+unsafe fn avx512<E: Element>(turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Float<Avx512, E>>(work) }
+    unsafe { kernel::run::<Float<Avx512, E>>(turn) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-unsafe fn avx512_dots(work: &[Work<'_>]) {
+unsafe fn avx512_dots(turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Dots>(work) }
+    unsafe { kernel::run::<Dots>(turn) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn avx512_integer(work: &[Work<'_>]) {
+unsafe fn avx512_integer(turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Integer>(work) }
+    unsafe { kernel::run::<Integer>(turn) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<E: Element>(work: &[Work<'_>]) {
+unsafe fn avx2<E: Element>(turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Float<Avx2, E>>(work) }
+    unsafe { kernel::run::<Float<Avx2, E>>(turn) }
 }

@@ -1,5 +1,7 @@
 use super::PANEL;
 use crate::{Buf, Matrix, Pool};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
 use std::ops::Range;
 
 /// Bytes of activations that a thread works on at a time, and beside which a panel still fits its second-level cache.
@@ -8,6 +10,8 @@ const BLOCK_BYTES: usize = 384 << 10;
 const AHEAD: usize = 2048;
 /// A thread takes at most so many panels at a time, so that all finish together.
 const MOST_PANELS: usize = 64;
+/// And at least so many of its share: nobody asked for the first of them ahead.
+const FEWEST_PANELS: usize = 8;
 
 /// Rows of activations cut into tiles of nearly equal height, none higher than a kernel can hold.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +103,9 @@ impl Sweep<'_> {
     fn panels_at_a_time(&self, panels: usize, threads: usize) -> usize {
         match panels.div_ceil(threads) {
             fair if fair < self.step => fair,
-            fair => fair.div_ceil(4).next_multiple_of(self.step).min(MOST_PANELS),
+            fair => {
+                fair.div_ceil(4).max(fair.min(FEWEST_PANELS)).next_multiple_of(self.step).min(MOST_PANELS)
+            }
         }
     }
 
@@ -114,6 +120,7 @@ impl Sweep<'_> {
                 for tile in from..to {
                     let rows = self.tiles.rows(tile);
                     let result = &mut result[..rows.len() * count * PANEL];
+                    target.fetch(rows.clone(), panel * PANEL, count * PANEL);
                     kernel(tile, self.panels(panel, count, (tile - from, to - from)), result);
                     target.write(rows, panel * PANEL, count * PANEL, result);
                 }
@@ -144,6 +151,21 @@ struct Target {
 unsafe impl Sync for Target {}
 
 impl Target {
+    /// Asks for what [`write`](Self::write) will write: rows lie far apart, and every line of them has to come from
+    /// somewhere first.
+    fn fetch(&self, rows: Range<usize>, column: usize, width: usize) {
+        const LINE: usize = 64 / size_of::<f32>();
+        for at in
+            rows.flat_map(|row| (column..column + width).step_by(LINE).map(move |c| row * self.cols + c))
+        {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint; it never faults.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(self.start.wrapping_add(at).cast());
+            }
+        }
+    }
+
     fn write(&self, rows: Range<usize>, column: usize, width: usize, result: &[f32]) {
         let kept = width.min(self.cols - column);
         assert!(rows.end <= self.rows && result.len() == rows.len() * width);
