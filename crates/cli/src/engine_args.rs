@@ -49,6 +49,10 @@ pub(crate) struct EngineArgs {
     /// Keep nothing for requests to come that begin alike
     #[arg(long)]
     no_prefix_cache: bool,
+    /// Take all memory for keys and values at the start: no request waits for the system to hand it out later, and a
+    /// machine that does not have it shows at once (a GPU's is always taken at the start)
+    #[arg(long)]
+    commit_kv: bool,
     /// Which cached pages go first when memory is short
     #[arg(long, value_enum, default_value = "lru")]
     eviction: Eviction,
@@ -68,6 +72,7 @@ impl EngineArgs {
             aging: Duration::from_secs(self.aging),
             time_limit: self.time_limit.map(Duration::from_secs),
             prefix_cache: !self.no_prefix_cache,
+            commit_kv: self.commit_kv,
             policy: match self.eviction {
                 Eviction::Lru => PolicyKind::Lru,
                 Eviction::Priority => PolicyKind::Priority,

@@ -27,6 +27,7 @@ impl Load {
         let (what, done, total) = match at {
             Loading::Weights(at) => ("loading", at.bytes_done, at.bytes_total),
             Loading::WarmUp { done, total } => ("preparing the GPU", done as u64, total as u64),
+            Loading::Commit { done, total } => ("taking memory", done as u64, total as u64),
         };
         if self.shown.as_ref().is_none_or(|(shown, _)| *shown != what) {
             self.clear();

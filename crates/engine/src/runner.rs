@@ -98,6 +98,23 @@ impl<B: Backend> ModelRunner<B> {
         let arena = backend.arena(PageLayout::new(spec), pages)?;
         Ok(Self { backend, model, arena, started: false })
     }
+
+    /// Writes all of the `pages` once, so that the system gives them memory now and not while somebody waits for a
+    /// token. `progress` is told how many of how many are done. Before anything is in them.
+    pub fn commit(
+        &mut self,
+        pages: Pages,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), BackendError> {
+        const AT_ONCE: usize = 16;
+        let all: Vec<PageId> = (0..pages.0).map(PageId).collect();
+        for (i, some) in all.chunks(AT_ONCE).enumerate() {
+            progress(i * AT_ONCE, all.len());
+            self.backend.zero_pages(&mut self.arena, some)?;
+        }
+        progress(all.len(), all.len());
+        Ok(())
+    }
 }
 
 impl<B: Backend> ModelRunner<B> {

@@ -31,6 +31,11 @@ pub enum Loading {
         done: usize,
         total: usize,
     },
+    /// Pages of the cache that the system has given memory, where [`Options::commit_kv`] asks for all of them.
+    Commit {
+        done: usize,
+        total: usize,
+    },
 }
 
 /// A model on its device, and the options as they came out there.
@@ -69,7 +74,11 @@ impl Job<'_> {
         let cpu = Cpu::new(threads, Level::detect());
         let mut loaded = |at| progress(Loading::Weights(at));
         let model = Model::load(&cpu, config.clone(), &resolved.spec, weights, options.weights, &mut loaded)?;
-        let runner = ModelRunner::new(cpu, model, &resolved.spec, resolved.settings.total)?;
+        let mut runner = ModelRunner::new(cpu, model, &resolved.spec, resolved.settings.total)?;
+        if options.commit_kv {
+            let mut committed = |done, total| progress(Loading::Commit { done, total });
+            runner.commit(resolved.settings.total, &mut committed)?;
+        }
         Ok(Loaded { runner: Box::new(runner), resolved })
     }
 }

@@ -58,6 +58,9 @@ pub struct Options {
     /// No layer looks further back than this.
     pub kv_window: Option<Tokens>,
     pub kv_memory: KvMemory,
+    /// Take the cache's memory from the system at the start, not when pages are first written. A GPU's is always taken
+    /// at the start.
+    pub commit_kv: bool,
     pub policy: PolicyKind,
     pub prefix_cache: bool,
     /// None for what the model was made for.
@@ -94,6 +97,7 @@ impl Default for Options {
             page_size: PageSize::DEFAULT,
             kv_window: None,
             kv_memory: KvMemory::default(),
+            commit_kv: false,
             policy: PolicyKind::default(),
             prefix_cache: true,
             max_len: None,

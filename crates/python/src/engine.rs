@@ -86,6 +86,7 @@ impl Engine {
                 Llm::load(&options, &mut |at| match at {
                     Loading::Weights(at) => told.tell("weights", at.bytes_done, at.bytes_total),
                     Loading::WarmUp { done, total } => told.tell("steps", done as u64, total as u64),
+                    Loading::Commit { done, total } => told.tell("pages", done as u64, total as u64),
                 })
             })
             .map_err(load_error)?;

@@ -14,7 +14,8 @@ use std::time::Duration;
 /// A model of Qwen3-0.6B's geometry with random weights. Three loads: a burst of requests (prompts of 128 to 384
 /// tokens, 128 to 256 generated) in the memory of 8 slots of 4096 tokens, with 8 contiguous sequences and with 24 in
 /// pages; 32 requests that share their first 1000 tokens, with the prefix cache and without; and a prompt of 8192
-/// tokens that arrives while 8 requests decode. On a CPU it takes about ten minutes and 8 GiB of memory. JSON keys:
+/// tokens that arrives while 8 requests decode. The cache's memory is taken from the system before the clock starts, as
+/// by `serve --commit-kv`. On a CPU it takes about ten minutes and 12 GiB of memory. JSON keys:
 /// paged_over_contiguous, paged_over_contiguous_decode, paged_over_contiguous_predicted, ttft_speedup_shared_prefix,
 /// p99_itl_ms, and what they were computed from.
 #[derive(Debug, clap::Args)]

@@ -105,7 +105,9 @@ impl Rig {
                 let model = load(machine, &self.config, spec, weights, WeightFormat::AsStored)?;
                 let threads = machine.pool().threads();
                 let cpu = Cpu::new(threads.try_into().expect("at least one thread"), Level::detect());
-                Ok(Box::new(ModelRunner::new(cpu, model, spec, total)?))
+                let mut runner = ModelRunner::new(cpu, model, spec, total)?;
+                runner.commit(total, &mut |_, _| {})?;
+                Ok(Box::new(runner))
             }
             Place::Cuda { number, deterministic, .. } => {
                 let bench = gpu::open(Device::Cuda(*number), *deterministic, true)?.expect("a GPU");

@@ -58,6 +58,8 @@ class EngineOptions:
     """Bytes for keys and values; enough for a full batch unless given."""
     num_pages: int | None = None
     """The same as a number of pages."""
+    commit_kv: bool = False
+    """Take that memory from the system at the start, not when pages are first written; on a GPU it always is."""
     policy: str = "lru"
     """Which cached pages go when room is needed: lru, priority or adaptive."""
     prefix_cache: bool = True
