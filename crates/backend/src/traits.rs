@@ -171,6 +171,10 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
     /// `out = x · wᵀ`.
     fn linear(&self, w: &Self::Matrix, x: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError>;
+    /// The same for what `gated` or `add_rms_norm` reads, where a back end may keep fewer bits of a result.
+    fn linear_short(&self, w: &Self::Matrix, x: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError> {
+        self.linear(w, x, out)
+    }
     /// `gate_up` is `[gate | up]`; `out = act(gate) * up`, half as wide.
     fn gated(&self, act: Activation, gate_up: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError>;
     /// The rows of `x` listed in `rows`, in that order.

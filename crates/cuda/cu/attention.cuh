@@ -28,8 +28,8 @@ FN void load_queries(u32 (&query)[STEPS][2], float& sum, const float* from, bool
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
-            const float* p = from + step * 16 + query_element(pair);
-            const float x = real ? p[0] : 0.f, y = real ? p[1] : 0.f;
+            const Two bits = real ? *(const Two*)(from + step * 16 + query_element(pair)) : Two{0, 0};
+            const float x = as_float(bits.x), y = as_float(bits.y);
             query[step][pair] = pack(x, y);
             sum += rounded(x) + rounded(y);
         }

@@ -49,9 +49,10 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
         u32 query[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float* p = from[i & 1] + step * 16 + query_element(i >> 1);
-            query[i] = pack(p[0], p[1]);
-            sum[i & 1] += rounded(p[0]) + rounded(p[1]);
+            const Two bits = *(const Two*)(from[i & 1] + step * 16 + query_element(i >> 1));
+            const float x = as_float(bits.x), y = as_float(bits.y);
+            query[i] = pack(x, y);
+            sum[i & 1] += rounded(x) + rounded(y);
         }
         *(Four*)(shared + (step * 32 + lane) * 4) = {query[0], query[1], query[2], query[3]};
 #pragma unroll

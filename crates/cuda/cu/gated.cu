@@ -5,13 +5,11 @@ struct Args {
     const void* gate_up;
     void* out;
     u32 cols;
-    int precision;
     int out_precision;
     // 0: SiLU, 1: GELU by tanh.
     int act;
     // Of a part of `gate_up`.
     u32 rows;
-    int unused;
 };
 
 FN float silu(float x) { return x / (1.f + expf(-x)); }
@@ -25,8 +23,8 @@ KERNEL(gated, Args, 256, 1) {
     if (col >= a.cols) return;
     const u32 count = a.cols - col < 4 ? a.cols - col : 4;
     float gate[4], up[4];
-    load_parts(gate, a.gate_up, a.precision, from + col, count, (u64)a.rows * 2 * a.cols);
-    load_parts(up, a.gate_up, a.precision, from + a.cols + col, count, (u64)a.rows * 2 * a.cols);
+    load_parts(gate, a.gate_up, from + col, count, (u64)a.rows * 2 * a.cols);
+    load_parts(up, a.gate_up, from + a.cols + col, count, (u64)a.rows * 2 * a.cols);
     for (int i = 0; i < 4; i++) gate[i] = (a.act == 0 ? silu(gate[i]) : gelu(gate[i])) * up[i];
     store_four(a.out, a.out_precision, to + col, gate, count);
 }

@@ -4,11 +4,13 @@
 struct Args {
     const void* x;
     const void* w;
-    float* out;
+    void* out;
     u32 rows;
     u32 outputs;
     u32 cols;
     int precision;
+    int out_precision;
+    int unused;
 };
 
 KERNEL(linear, Args, 128, 1) {
@@ -21,5 +23,5 @@ KERNEL(linear, Args, 128, 1) {
         sum = fmaf(x, load(a.w, a.precision, (u64)output * a.cols + i), sum);
     }
     sum = warp_sum(sum);
-    if (lane == 0) a.out[row * a.outputs + output] = sum;
+    if (lane == 0) store(a.out, a.out_precision, row * a.outputs + output, sum);
 }

@@ -12,11 +12,9 @@ struct Args {
     float eps;
     u32 cols;
     int x_precision;
-    int delta_precision;
     int out_precision;
     // Of a part of `delta`.
     u32 rows;
-    int unused;
 };
 
 FN float inverse_of(float squares, u32 cols, float eps) { return 1.f / sqrtf(squares / (float)cols + eps); }
@@ -44,7 +42,7 @@ FN void load_weights(Columns& c, const Args& a) {
 }
 FN void load_columns(Columns& c, const Args& a, u64 row) {
     load_four(c.x, a.x, a.x_precision, row + c.at, c.count);
-    if (a.delta) load_parts(c.delta, a.delta, a.delta_precision, row + c.at, c.count, (u64)a.rows * a.cols);
+    if (a.delta) load_parts(c.delta, a.delta, row + c.at, c.count, (u64)a.rows * a.cols);
 }
 FN void add_delta(Columns& c, const Args& a, u64 row, float inverse) {
     if (!a.delta) return;
@@ -57,7 +55,7 @@ FN void write_norm(const Columns& c, const Args& a, u64 row, float inverse) {
     store_four(a.out, a.out_precision, row + c.at, out, c.count);
 }
 
-KERNEL(norm, Args, 1024, 1) {
+KERNEL(norm, Args, 1024 / MIN_BLOCKS, MIN_BLOCKS) {
     SHARED float scratch[32];
     let_next_start();
     Columns kept[KEPT];

@@ -30,17 +30,22 @@ FN void load_four(float (&x)[4], const void* p, int precision, u64 i, u32 count)
     if (precision == F32 && count == 4 && i % 4 == 0) {
         const Four v = *(const Four*)((const float*)p + i);
         x[0] = as_float(v.x), x[1] = as_float(v.y), x[2] = as_float(v.z), x[3] = as_float(v.w);
+    } else if (precision != F32 && count == 4 && i % 4 == 0) {
+        const Two v = ((const Two*)p)[i / 4];
+        const u16 bits[4] = {(u16)v.x, (u16)(v.x >> 16), (u16)v.y, (u16)(v.y >> 16)};
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) x[j] = precision == BF16 ? from_bf16(bits[j]) : from_f16(bits[j]);
     } else {
 #pragma unroll
         for (u32 j = 0; j < 4; j++) x[j] = j < count ? load(p, precision, i + j) : 0.f;
     }
 }
 #ifdef PARTS
-// The sum of parts that are `size` apart: all are loaded at once.
-FN void load_parts(float (&x)[4], const void* p, int precision, u64 i, u32 count, u64 size) {
+// The sum of a product's parts, in precision PRODUCT, that are `size` apart: all are loaded at once.
+FN void load_parts(float (&x)[4], const void* p, u64 i, u32 count, u64 size) {
     float parts[PARTS][4];
 #pragma unroll
-    for (int part = 0; part < PARTS; part++) load_four(parts[part], p, precision, part * size + i, count);
+    for (int part = 0; part < PARTS; part++) load_four(parts[part], p, PRODUCT, part * size + i, count);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         x[j] = parts[0][j];

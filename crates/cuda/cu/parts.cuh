@@ -8,10 +8,12 @@
 // The factor of something whose largest score is `one` where the largest of all is `all`.
 FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
 
-FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, float sum, float weight) {
+// Four dimensions.
+FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, const float (&sum)[4], float weight) {
     const u64 row = item.row + column / a.group, heads = a.group * a.kv_heads;
     const u64 at = (row * heads + head * a.group + column % a.group) * HEAD_DIM + dim;
-    store(a.out, a.out_precision, at, sum / weight);
+    const float out[4] = {sum[0] / weight, sum[1] / weight, sum[2] / weight, sum[3] / weight};
+    store_four(a.out, a.out_precision, at, out, 4);
 }
 
 // Sums of four dimensions and their weight, relative to the largest score.
@@ -25,10 +27,10 @@ FN void add_parts(Sum& s, const Args& a, u64 first, u64 step, int count, int dim
     float largest[GROUP], weight[GROUP], all = s.largest;
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
-        const u64 p = first + (i < count ? i : 0) * step;
-        x[i] = load_fresh4(a.sums + p * HEAD_DIM + dim);
+        const u64 p = first + i * step;
+        x[i] = i < count ? load_fresh4(a.sums + p * HEAD_DIM + dim) : Four{0, 0, 0, 0};
         largest[i] = i < count ? load_fresh(a.weights + 2 * p) : -INFINITE;
-        weight[i] = load_fresh(a.weights + 2 * p + 1);
+        weight[i] = i < count ? load_fresh(a.weights + 2 * p + 1) : 0.f;
     }
 #pragma unroll
     for (int i = 0; i < GROUP; i++) all = fmaxf(all, largest[i]);
@@ -57,8 +59,7 @@ FN void merge_range(const Args& a, const Item& item, u32 head, int first, int co
         for (int part = 0; part < count; part += GROUP)
             add_parts(sum, a, place_of_part(a, head, first + part) + column, (u64)a.kv_heads * COLUMNS, count - part, dim);
         if (into < 0) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) write_out(a, item, head, column, dim + i, sum.x[i], sum.weight);
+            write_out(a, item, head, column, dim, sum.x, sum.weight);
             continue;
         }
         const u64 to = place_of_part(a, head, into) + column;

@@ -20,8 +20,8 @@
 #define COPIES_ROWS (TILES > 1)
 // In a chunk every lane has 16 bytes for each eight of outputs, and for each eight of rows.
 #define CHUNK_BYTES ((EIGHTS + (COPIES_ROWS ? TILES : 0)) * 32 * 16)
-// So that neighbouring outputs lie in different banks.
-#define LINE 9
+// Of results, a row of many, or an output of few: so that what a warp writes at once lies in different banks.
+#define LINE (COPIES_ROWS ? OUTPUTS + 4 : 9)
 
 struct Args {
     const u16* x;
@@ -126,26 +126,57 @@ FN void add_chunk(float (&sums)[SIXTEENS][TILES][4], const char* chunk, const Ro
 }
 
 // From the warps' sums to a unit's results.
+#if COPIES_ROWS
+// Up to four outputs of one row.
+FN void write_four(const Args& a, u64 at, u32 count, const float (&sum)[4]) {
+    if (count >= 4 && a.outputs % 4 == 0) {
+        *(Four*)(a.out + at) = {as_bits(sum[0]), as_bits(sum[1]), as_bits(sum[2]), as_bits(sum[3])};
+        return;
+    }
+    for (u32 i = 0; i < 4 && i < count; i++) a.out[at + i] = sum[i];
+}
+
 FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 output, u32 part, float* shared) {
     const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
+    // Until those of the unit before have been read.
+    sync_block();
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        sync_block();
+    for (int i = 0; i < SIXTEENS * TILES * 4; i++) {
+        const u32 row = 8 * (i / 4 % TILES) + 2 * t + i % 2, own = 16 * (i / 4 / TILES) + g + 8 * (i / 2 % 2);
+        if (row < ROWS) shared[(warp * ROWS + row) * LINE + own] = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
+    }
+    sync_block();
+    for (u32 i = thread_id(); i < ROWS * OUTPUTS / 4; i += WARPS * 32) {
+        const u32 own = i % (OUTPUTS / 4) * 4, row = i / (OUTPUTS / 4);
+        float sum[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-        for (int i = 0; i < SIXTEENS; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                shared[(warp * OUTPUTS + 16 * i + g + 8 * (j >> 1)) * LINE + 2 * t + (j & 1)] = sums[i][tile][j];
-        sync_block();
-        for (u32 i = thread_id(); i < OUTPUTS * 8; i += WARPS * 32) {
-            const u32 own = i % OUTPUTS, row = 8 * tile + i / OUTPUTS;
-            float sum = 0.f;
-#pragma unroll
-            for (int other = 0; other < WARPS; other++) sum += shared[(other * OUTPUTS + own) * LINE + i / OUTPUTS];
-            if (row < ROWS && output + own < a.outputs) a.out[((u64)part * ROWS + row) * a.outputs + output + own] = sum;
+        for (int other = 0; other < WARPS; other++) {
+            const Four v = *(const Four*)(shared + (other * ROWS + row) * LINE + own);
+            sum[0] += as_float(v.x), sum[1] += as_float(v.y), sum[2] += as_float(v.z), sum[3] += as_float(v.w);
         }
+        if (output + own < a.outputs)
+            write_four(a, ((u64)part * ROWS + row) * a.outputs + output + own, a.outputs - output - own, sum);
     }
 }
+#else
+FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 output, u32 part, float* shared) {
+    const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
+    sync_block();
+#pragma unroll
+    for (int i = 0; i < SIXTEENS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            shared[(warp * OUTPUTS + 16 * i + g + 8 * (j >> 1)) * LINE + 2 * t + (j & 1)] = sums[i][0][j];
+    sync_block();
+    for (u32 i = thread_id(); i < OUTPUTS * 8; i += WARPS * 32) {
+        const u32 own = i % OUTPUTS, row = i / OUTPUTS;
+        float sum = 0.f;
+#pragma unroll
+        for (int other = 0; other < WARPS; other++) sum += shared[(other * OUTPUTS + own) * LINE + row];
+        if (row < ROWS && output + own < a.outputs) a.out[((u64)part * ROWS + row) * a.outputs + output + own] = sum;
+    }
+}
+#endif
 
 KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
     DYNAMIC_SHARED(shared);

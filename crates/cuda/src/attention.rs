@@ -4,7 +4,7 @@ use crate::arena::{CudaArena, Place};
 use crate::backend::{Cuda, Only};
 use crate::dense::threads_for;
 use crate::device::{Device, Grid};
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, ProductOptions};
 use crate::memory::{Memory, launch};
 use crate::plan::{Plan, PlanKey, Program, Room, Shape};
 use crate::precision::Precision;
@@ -184,7 +184,7 @@ impl Cuda {
             unused: 0,
         };
         let count = if staged.is_some() { count } else { rows.tokens.len() };
-        let kernel = ROTATE.with_head(arena.layout()).with_parts(qkv.parts());
+        let kernel = ROTATE.with_head(arena.layout()).with_product(ProductOptions::of(qkv));
         let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
         qkv.set_parts(1);
         if self.left_out(Only::Kernel("rotate")) {

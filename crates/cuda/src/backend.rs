@@ -255,7 +255,11 @@ impl Backend for Cuda {
     }
 
     fn linear(&self, w: &CudaMatrix, x: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {
-        self.run_linear(w, x, out)
+        self.run_linear(w, x, out, Precision::F32)
+    }
+
+    fn linear_short(&self, w: &CudaMatrix, x: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {
+        self.run_linear(w, x, out, w.precision)
     }
 
     fn gated(&self, act: Activation, gate_up: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {

@@ -2,7 +2,7 @@
 
 use crate::backend::{Cuda, Only};
 use crate::device::{Grid, Product};
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, NormOptions, ProductOptions};
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
 use crate::steps::Need;
@@ -47,10 +47,8 @@ struct NormArgs {
     eps: f32,
     cols: u32,
     x_precision: i32,
-    delta_precision: i32,
     out_precision: i32,
     rows: u32,
-    unused: i32,
 }
 
 #[repr(C)]
@@ -58,11 +56,9 @@ struct GatedArgs {
     gate_up: u64,
     out: u64,
     cols: u32,
-    precision: i32,
     out_precision: i32,
     act: i32,
     rows: u32,
-    unused: i32,
 }
 
 #[repr(C)]
@@ -85,6 +81,8 @@ struct LinearArgs {
     outputs: u32,
     cols: u32,
     precision: i32,
+    out_precision: i32,
+    unused: i32,
 }
 
 impl Cuda {
@@ -141,25 +139,22 @@ impl Cuda {
             eps: norm.eps,
             cols: x.cols() as u32,
             x_precision: x.precision() as i32,
-            delta_precision: delta.map_or(Precision::F32, CudaBuf::precision) as i32,
             out_precision: self.short() as i32,
             rows: x.rows() as u32,
-            unused: 0,
         };
-        let kept = x.cols().div_ceil(4 * 1024).clamp(1, 2);
-        let grid = Grid::new(x.rows(), 1, threads_for(x.cols().div_ceil(4), 1024));
+        // Many rows are better off with several blocks on a multiprocessor, but the order of sums depends on it.
+        let fours = x.cols().div_ceil(4);
+        let (options, threads) = match !self.deterministic() && x.rows() > self.device.processors() {
+            true => (NormOptions { kept: 2, min_blocks: 2 }, fours.div_ceil(2)),
+            false => (NormOptions { kept: fours.div_ceil(1024).clamp(1, 2), min_blocks: 1 }, fours),
+        };
+        let grid = Grid::new(x.rows(), 1, threads_for(threads, options.most_threads()));
+        let product = delta.map_or(ProductOptions::WHOLE, ProductOptions::of);
         if self.left_out(Only::Kernel("norm")) {
             return Ok(());
         }
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
-        unsafe {
-            launch(
-                &*self.device,
-                NORM.with_parts(delta.map_or(1, CudaBuf::parts)).with_kept(kept),
-                grid,
-                &args,
-            )
-        }
+        unsafe { launch(&*self.device, NORM.with_product(product).with_norm(options), grid, &args) }
     }
 
     pub(crate) fn run_gated(
@@ -173,11 +168,9 @@ impl Cuda {
             gate_up: gate_up.address(),
             out: out.overwrite(self.short()),
             cols: out.cols() as u32,
-            precision: gate_up.precision() as i32,
             out_precision: self.short() as i32,
             act: i32::from(act == Activation::Gelu),
             rows: out.rows() as u32,
-            unused: 0,
         };
         let threads = threads_for(out.cols().div_ceil(4), 256);
         let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * threads as usize), threads);
@@ -185,7 +178,7 @@ impl Cuda {
             return Ok(());
         }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe { launch(&*self.device, GATED.with_parts(gate_up.parts()), grid, &args) }
+        unsafe { launch(&*self.device, GATED.with_product(ProductOptions::of(gate_up)), grid, &args) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
@@ -222,11 +215,13 @@ impl Cuda {
         unsafe { launch(&*self.device, CONVERT, grid, &args) }
     }
 
+    /// `short` is what results may be rounded to: they are where there are many, and bits may depend on how many.
     pub(crate) fn run_linear(
         &self,
         w: &CudaMatrix,
         x: &CudaBuf,
         out: &mut CudaBuf,
+        short: Precision,
     ) -> Result<(), BackendError> {
         assert_eq!([x.cols(), out.rows(), out.cols()], [w.cols, x.rows(), w.rows], "shapes of a product");
         if x.rows() == 0 {
@@ -241,17 +236,20 @@ impl Cuda {
             converted = Some(memory);
         }
         let few = !self.deterministic() && x.rows() <= FEW_ROWS && w.cols.is_multiple_of(8);
+        let many = !self.deterministic() && x.rows() > FEW_ROWS;
+        let out_precision = if many { short } else { Precision::F32 };
         let cut = few.then(|| self.cut(x.rows(), w.rows, w.cols));
         let parts = cut.map_or(1, |cut| cut.parts);
         out.make_room(&self.device, parts)?;
         let product = Product {
             x: converted.as_ref().map_or(x.address(), Memory::address),
             w: w.memory.address(),
-            out: out.overwrite(Precision::F32),
+            out: out.overwrite(out_precision),
             rows: x.rows(),
             outputs: w.rows,
             cols: w.cols,
             precision: w.precision,
+            out_precision,
             deterministic: self.deterministic(),
         };
         if self.left_out(Only::Product(w.rows, w.cols)) {
@@ -294,6 +292,8 @@ impl Cuda {
             outputs: p.outputs as u32,
             cols: p.cols as u32,
             precision: p.precision as i32,
+            out_precision: p.out_precision as i32,
+            unused: 0,
         };
         let grid = Grid::new(p.outputs.div_ceil(4), p.rows, 128);
         // SAFETY: the caller's promise; a warp an output, those beyond the last do nothing.

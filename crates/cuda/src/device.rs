@@ -22,7 +22,7 @@ impl Grid {
     }
 }
 
-/// `out[rows, outputs] = x[rows, cols] · w[outputs, cols]ᵀ`; `x` and `w` in `precision`, `out` in f32.
+/// `out[rows, outputs] = x[rows, cols] · w[outputs, cols]ᵀ`; `x` and `w` in `precision`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub(crate) x: u64,
@@ -32,6 +32,7 @@ pub(crate) struct Product {
     pub(crate) outputs: usize,
     pub(crate) cols: usize,
     pub(crate) precision: Precision,
+    pub(crate) out_precision: Precision,
     /// The sum of a result may not depend on the number of rows.
     pub(crate) deterministic: bool,
 }

@@ -1,5 +1,7 @@
 //! The texts of `cu/` and how one becomes a program: options as `#define`s, then the text with its includes in place.
 
+use crate::precision::Precision;
+use crate::values::CudaBuf;
 use octavo_backend::PageLayout;
 use octavo_types::KvDtype;
 
@@ -12,10 +14,8 @@ pub(crate) struct Kernel {
     head: Option<HeadOptions>,
     /// May be launched before the kernel before it has ended, for which it waits itself.
     pub(crate) overlaps: bool,
-    /// Of the product it reads.
-    parts: Option<usize>,
-    /// Fours of columns that a thread keeps.
-    kept: Option<usize>,
+    product: Option<ProductOptions>,
+    norm: Option<NormOptions>,
     pub(crate) stream: Option<StreamOptions>,
     pub(crate) attention: Option<AttentionOptions>,
     chunk: Option<ChunkOptions>,
@@ -26,6 +26,37 @@ pub(crate) struct Kernel {
 pub(crate) struct HeadOptions {
     pub(crate) dim: usize,
     pub(crate) dtype: KvDtype,
+}
+
+/// Of kernels that read a product.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ProductOptions {
+    pub(crate) parts: usize,
+    pub(crate) precision: Precision,
+}
+
+impl ProductOptions {
+    pub(crate) const WHOLE: Self = Self { parts: 1, precision: Precision::F32 };
+
+    pub(crate) fn of(product: &CudaBuf) -> Self {
+        Self { parts: product.parts(), precision: product.precision() }
+    }
+}
+
+/// Of `cu/norm.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct NormOptions {
+    /// Fours of columns that a thread keeps.
+    pub(crate) kept: usize,
+    /// Blocks on a multiprocessor at least: bounds registers and threads.
+    pub(crate) min_blocks: usize,
+}
+
+impl NormOptions {
+    /// The most threads of a block.
+    pub(crate) fn most_threads(&self) -> u32 {
+        1024 / self.min_blocks as u32
+    }
 }
 
 /// Of `cu/stream.cu`.
@@ -46,10 +77,12 @@ impl StreamOptions {
 
     /// Bytes of shared memory.
     pub(crate) fn shared(&self) -> usize {
-        // Of a warp, as in `cu/stream.cu`: a ring of chunks, and its sums of eight rows, `LINE` numbers for every output.
+        // Of a warp, as in `cu/stream.cu`: a ring of chunks, and its sums, `LINE` numbers for every row, or every output.
         let tiles = self.rows.div_ceil(8);
         let chunk = 512 * (2 * self.sixteens + if tiles > 1 { tiles } else { 0 });
-        self.warps * (self.depth * chunk + 16 * self.sixteens * 9 * 4)
+        let outputs = 16 * self.sixteens;
+        let results = if tiles > 1 { self.rows * (outputs + 4) } else { outputs * 9 };
+        self.warps * (self.depth * chunk + results * 4)
     }
 }
 
@@ -87,8 +120,8 @@ impl Kernel {
             args_bytes: size_of::<A>(),
             overlaps: false,
             head: None,
-            parts: None,
-            kept: None,
+            product: None,
+            norm: None,
             stream: None,
             attention: None,
             chunk: None,
@@ -103,12 +136,12 @@ impl Kernel {
         Self { overlaps: true, ..self }
     }
 
-    pub(crate) fn with_parts(self, parts: usize) -> Self {
-        Self { parts: Some(parts), ..self }
+    pub(crate) fn with_product(self, product: ProductOptions) -> Self {
+        Self { product: Some(product), ..self }
     }
 
-    pub(crate) fn with_kept(self, kept: usize) -> Self {
-        Self { kept: Some(kept), ..self }
+    pub(crate) fn with_norm(self, norm: NormOptions) -> Self {
+        Self { norm: Some(norm), ..self }
     }
 
     pub(crate) fn with_stream(self, stream: StreamOptions) -> Self {
@@ -147,8 +180,12 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
-        options.extend(self.kept.map(|kept| ("KEPT", kept)));
-        options.extend(self.parts.map(|parts| ("PARTS", parts)));
+        if let Some(norm) = self.norm {
+            options.extend([("KEPT", norm.kept), ("MIN_BLOCKS", norm.min_blocks)]);
+        }
+        if let Some(product) = self.product {
+            options.extend([("PARTS", product.parts), ("PRODUCT", product.precision as usize)]);
+        }
         if let Some(stream) = self.stream {
             options.extend([
                 ("ROWS", stream.rows),

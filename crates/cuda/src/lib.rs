@@ -7,6 +7,8 @@
 //! *Precision.* Where sums are kept, numbers are f32: the residual stream, the results of products, angles. What
 //! the tensor cores read has sixteen bits: the results of norms, gates and attention, in the type of the weights
 //! (bf16 or f16; f32 weights become bf16). Products and attention sum in f32.
+//! Of many rows, results of products that only a gate or the residual stream reads have sixteen bits, too, unless
+//! bits may not depend on the batch.
 //!
 //! *Bits.* With [`Options::deterministic`] a row's results do not depend on its neighbours: one algorithm for each
 //! matrix and no sum in parts whose number depends on the batch. Without, sizes of parts and algorithms follow the

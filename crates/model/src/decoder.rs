@@ -158,11 +158,11 @@ impl<B: Backend> Decoder<B> {
         let after_attention = layer.after_attention.as_ref().map(|weight| self.norm(weight));
         let after_mlp = layer.after_mlp.as_ref().map(|weight| self.norm(weight));
         let before_mlp = self.norm(&layer.before_mlp);
-        backend.linear(&layer.o, &s.attended, &mut s.delta)?;
+        backend.linear_short(&layer.o, &s.attended, &mut s.delta)?;
         backend.add_rms_norm(&mut s.x, &s.delta, after_attention, before_mlp, &mut s.normed)?;
-        backend.linear(&layer.gate_up, &s.normed, &mut s.gate_up)?;
+        backend.linear_short(&layer.gate_up, &s.normed, &mut s.gate_up)?;
         backend.gated(self.config.activation(), &s.gate_up, &mut s.gated)?;
-        backend.linear(&layer.down, &s.gated, &mut s.delta)?;
+        backend.linear_short(&layer.down, &s.gated, &mut s.delta)?;
         backend.add_rms_norm(&mut s.x, &s.delta, after_mlp, self.norm(next), &mut s.normed)
     }
 }

@@ -31,9 +31,10 @@ pub fn dense_rows_alone_equal_rows_in_a_batch<B: Backend>(backend: &B, _: Tolera
 fn ops<'a, B: Backend>(backend: &'a B) -> Vec<Op<'a>> {
     let mut ops: Vec<Op<'a>> = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| keeps_weights(backend, kind.1)) {
-        for (outputs, cols) in [(70, 96), (33, 100), (16, 257)] {
+        for (outputs, cols, short) in [(70, 96, false), (33, 100, true), (16, 257, false)] {
             let name = format!("linear {kind:?} of {cols} to {outputs}");
-            let run = move |x: &[f32]| product(backend, &weights(kind, &[outputs], cols), kind.1, x, cols);
+            let run =
+                move |x: &[f32]| product(backend, &weights(kind, &[outputs], cols), kind.1, x, cols, short);
             ops.push((name, cols, Box::new(run)));
         }
     }

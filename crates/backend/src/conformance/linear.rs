@@ -50,6 +50,7 @@ pub(super) fn product<B: Backend>(
     format: WeightFormat,
     x: &[f32],
     cols: usize,
+    short: bool,
 ) -> Vec<f32> {
     let views: Vec<_> = parts.iter().map(Tensor::view).collect();
     let outputs = views.iter().map(|view| view.rows()).sum();
@@ -57,7 +58,10 @@ pub(super) fn product<B: Backend>(
     let rows = x.len() / cols;
     let x = upload(backend, rows, cols, x);
     let mut out = buf(backend, rows, outputs);
-    backend.linear(&w, &x, &mut out).unwrap();
+    match short {
+        true => backend.linear_short(&w, &x, &mut out).unwrap(),
+        false => backend.linear(&w, &x, &mut out).unwrap(),
+    }
     download(backend, &out)
 }
 
@@ -67,15 +71,17 @@ pub fn linear_matches_the_reference<B: Backend>(backend: &B, tolerance: Toleranc
             let case = format!("linear {kind:?}: [{rows}, {cols}] by {parts:?} outputs");
             let weights = weights(kind, parts, cols);
             let x = Random::new(9).short_values(rows * cols, 2.0);
-            let got = product(backend, &weights, kind.1, &x, cols);
-            let want = product(&Reference, &weights, kind.1, &x, cols);
+            let want = product(&Reference, &weights, kind.1, &x, cols, false);
             let sizes = sizes(&weights, &x, cols);
             let relative = match kind {
                 (_, WeightFormat::Int8) => tolerance.linear_int8,
                 (WeightDtype::Bf16, WeightFormat::AsStored) => tolerance.linear_bf16,
                 (_, WeightFormat::AsStored | WeightFormat::F32) => tolerance.linear,
             };
-            close(&case, &got, &want, |i| relative * sizes[i]);
+            for short in [false, true] {
+                let got = product(backend, &weights, kind.1, &x, cols, short);
+                close(&format!("{case}, short {short}"), &got, &want, |i| relative * sizes[i]);
+            }
         }
     }
 }

@@ -151,6 +151,7 @@ impl Bench {
                     outputs,
                     cols,
                     precision: Precision::Bf16,
+                    out_precision: Precision::F32,
                     deterministic: self.cuda.deterministic(),
                 };
                 multiply(product)?;

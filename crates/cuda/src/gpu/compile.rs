@@ -100,8 +100,9 @@ mod tests {
     use crate::choose::{CHOOSE, PEAKS};
     use crate::dense::{ADD, CONVERT, EMBED, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
-    use crate::kernels::{AttentionOptions, ChunkOptions, StreamOptions};
+    use crate::kernels::{AttentionOptions, ChunkOptions, NormOptions, ProductOptions, StreamOptions};
     use crate::pages::{COPY, ROWS, ZERO};
+    use crate::precision::Precision;
     use crate::stream::STREAM;
     use octavo_backend::PageLayout;
     use octavo_types::KvDtype;
@@ -116,14 +117,16 @@ mod tests {
         }
         let compiler = Compiler::new((9, 0), None);
         let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
+        let parts = ProductOptions { parts: 3, precision: Precision::F32 };
+        let short = ProductOptions { parts: 1, precision: Precision::Bf16 };
         let plain = [
             ADD,
             ANGLES,
             CONVERT,
             EMBED,
-            GATED.with_parts(3),
+            GATED.with_product(parts),
             LINEAR,
-            NORM.with_parts(3).with_kept(2),
+            NORM.with_product(short).with_norm(NormOptions { kept: 2, min_blocks: 2 }),
             FILL,
             READ,
             COPY,
@@ -151,7 +154,7 @@ mod tests {
                     staggered: small_pages,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
-                compiles(ROTATE.with_head(&layout).with_parts(3));
+                compiles(ROTATE.with_head(&layout).with_product(parts));
                 compiles(ATTENTION.with_head(&layout).with_attention(options));
             }
         }

@@ -40,6 +40,7 @@ struct Shape {
     outputs: usize,
     cols: usize,
     precision: Precision,
+    out_precision: Precision,
     deterministic: bool,
     /// Of recorded steps, which come again and again: only those are worth the time of trying.
     recurs: bool,
@@ -115,9 +116,9 @@ impl Gemm {
         let rounded = rung(p.rows).unwrap_or(p.rows.next_power_of_two());
         let rows = if p.deterministic { USUAL_ROWS } else { rounded };
         let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
-        let Product { outputs, cols, precision, deterministic, .. } = p;
+        let Product { outputs, cols, precision, out_precision, deterministic, .. } = p;
         let has_own = own.is_some();
-        let shape = Shape { rows, outputs, cols, precision, deterministic, recurs, has_own };
+        let shape = Shape { rows, outputs, cols, precision, out_precision, deterministic, recurs, has_own };
         let way = match self.chosen.get(&shape) {
             Some(way) => *way,
             None => {
@@ -298,11 +299,11 @@ impl Drop for Clock {
 impl Descriptors {
     /// The library counts columns first: `outᵀ[outputs, rows] = w[cols, outputs]ᵀ · x[cols, rows]`.
     fn new(rows: usize, shape: &Shape) -> Result<Self, CublasError> {
-        let input = match shape.precision {
+        let [input, output] = [shape.precision, shape.out_precision].map(|precision| match precision {
             Precision::F32 => cudaDataType::CUDA_R_32F,
             Precision::Bf16 => cudaDataType::CUDA_R_16BF,
             Precision::F16 => cudaDataType::CUDA_R_16F,
-        };
+        });
         let (outputs, cols) = (shape.outputs as u64, shape.cols as u64);
         let product =
             result::create_matmul_desc(cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)?;
@@ -317,12 +318,7 @@ impl Descriptors {
             product,
             w: result::create_matrix_layout(input, cols, outputs, cols as i64)?,
             x: result::create_matrix_layout(input, cols, rows as u64, cols as i64)?,
-            out: result::create_matrix_layout(
-                cudaDataType::CUDA_R_32F,
-                outputs,
-                rows as u64,
-                outputs as i64,
-            )?,
+            out: result::create_matrix_layout(output, outputs, rows as u64, outputs as i64)?,
         })
     }
 }

@@ -137,7 +137,8 @@ impl PlanKey {
     }
 
     fn results_bytes(&self, warps: usize, columns: usize) -> usize {
-        warps * columns * (self.head_dim + 2) * 4
+        // `COLUMN_STRIDE` of `cu/attention_merge.cuh`.
+        warps * columns * (self.head_dim + 4) * 4
     }
 
     fn stage_bytes(&self) -> usize {
