@@ -14,28 +14,22 @@ pub(crate) const FEW_ROWS: usize = 64;
 /// The most parts of a product.
 pub(crate) const MOST_PARTS: usize = 8;
 
+// What follows is what steps on an H200 are fastest with. Products by themselves are faster in many parts and many small
+// blocks, which leave no room for the kernels that come next.
+
+/// Sixteens of outputs of a unit.
+const SIXTEENS: usize = 2;
+/// Of a block, and how many of them a multiprocessor has.
 const WARPS: usize = 8;
-/// Up to so many rows are loaded, and more are copied like the weights.
+const MIN_BLOCKS: usize = 2;
+/// The most chunks of a warp that are copied ahead.
+const DEEPEST: usize = 6;
+/// Up to so many rows are loaded. More are copied like the weights, and parts of them take longer to add.
 const LOADED_ROWS: usize = 8;
+const MOST_PARTS_OF_MORE: usize = 4;
 /// Shared memory of a multiprocessor, and what a block takes beyond what it asks for.
 const SHARED: usize = 227 << 10;
 const RESERVED: usize = 1 << 10;
-
-/// What steps on an H200 are fastest with. Not what is fastest by itself: there many parts are, and many small blocks, which
-/// leave no room for the kernels that come next.
-struct Usual {
-    /// Sixteens of outputs of a unit.
-    sixteens: usize,
-    /// Blocks of a multiprocessor.
-    min_blocks: usize,
-    /// The most chunks of a warp's ring.
-    deepest: usize,
-    most_parts: usize,
-}
-
-const FOR_LOADED: Usual = Usual { sixteens: 2, min_blocks: 2, deepest: 6, most_parts: MOST_PARTS };
-/// Every unit copies the rows again: larger ones.
-const FOR_COPIED: Usual = Usual { sixteens: 3, min_blocks: 1, deepest: 4, most_parts: 4 };
 
 #[repr(C)]
 struct StreamArgs {
@@ -60,23 +54,21 @@ pub(crate) struct Cut {
 impl Cut {
     /// Into so many parts, or as many as are best for 0.
     fn new(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Self {
-        let Usual { sixteens, min_blocks, deepest, most_parts } =
-            if rows > LOADED_ROWS { FOR_COPIED } else { FOR_LOADED };
+        let most_parts = if rows > LOADED_ROWS { MOST_PARTS_OF_MORE } else { MOST_PARTS };
         let chunks = cols.div_ceil(StreamOptions::CHUNK);
         let parts = if parts == 0 { 1..=most_parts.min(chunks) } else { parts..=parts };
-        let tiles = outputs.div_ceil(16 * sixteens);
+        let tiles = outputs.div_ceil(16 * SIXTEENS);
         // In turns of a warp. Starting and ending a unit takes about one; a part takes others some time to add.
         let cost = |parts: &usize| {
-            let rounds = (tiles * parts).div_ceil(min_blocks * processors);
+            let rounds = (tiles * parts).div_ceil(MIN_BLOCKS * processors);
             4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
         };
         let parts = parts.min_by_key(cost).expect("one part at least");
-        let depths = (2..=deepest).rev();
-        let mut options =
-            depths.map(|depth| StreamOptions { rows, sixteens, warps: WARPS, depth, min_blocks });
-        let options = options
-            .find(|o| min_blocks * (o.shared() + RESERVED) <= SHARED)
-            .expect("two chunks of every warp fit");
+        let options =
+            StreamOptions { rows, sixteens: SIXTEENS, warps: WARPS, depth: 0, min_blocks: MIN_BLOCKS };
+        let fits = |o: &StreamOptions| MIN_BLOCKS * (o.shared() + RESERVED) <= SHARED;
+        let depths = (2..=DEEPEST).rev().map(|depth| StreamOptions { depth, ..options });
+        let options = depths.into_iter().find(fits).expect("two chunks of every warp fit");
         Self { options, parts, units: tiles * parts }
     }
 }
