@@ -19,9 +19,10 @@ pub(crate) const MOST_PARTS: usize = 8;
 
 /// Sixteens of outputs of a unit.
 const SIXTEENS: usize = 2;
-/// Of a block, and how many of them a multiprocessor has.
+/// Of a block.
 const WARPS: usize = 8;
-const MIN_BLOCKS: usize = 2;
+/// Of a multiprocessor, if they fit.
+const MOST_BLOCKS: usize = 2;
 /// The most chunks of a warp that are copied ahead.
 const DEEPEST: usize = 6;
 /// Up to so many rows are loaded. More are copied like the weights, and parts of them take longer to add.
@@ -54,21 +55,30 @@ pub(crate) struct Cut {
 impl Cut {
     /// Into so many parts, or as many as are best for 0.
     fn new(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Self {
+        let options = (1..=MOST_BLOCKS).rev().flat_map(|min_blocks| {
+            let depths = (2..=DEEPEST).rev();
+            depths.map(move |depth| StreamOptions {
+                rows,
+                sixteens: SIXTEENS,
+                warps: WARPS,
+                depth,
+                min_blocks,
+            })
+        });
+        let options = options
+            .into_iter()
+            .find(|o| o.min_blocks * (o.shared() + RESERVED) <= SHARED)
+            .expect("two chunks of every warp fit");
         let most_parts = if rows > LOADED_ROWS { MOST_PARTS_OF_MORE } else { MOST_PARTS };
         let chunks = cols.div_ceil(StreamOptions::CHUNK);
         let parts = if parts == 0 { 1..=most_parts.min(chunks) } else { parts..=parts };
         let tiles = outputs.div_ceil(16 * SIXTEENS);
         // In turns of a warp. Starting and ending a unit takes about one; a part takes others some time to add.
         let cost = |parts: &usize| {
-            let rounds = (tiles * parts).div_ceil(MIN_BLOCKS * processors);
+            let rounds = (tiles * parts).div_ceil(options.min_blocks * processors);
             4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
         };
         let parts = parts.min_by_key(cost).expect("one part at least");
-        let options =
-            StreamOptions { rows, sixteens: SIXTEENS, warps: WARPS, depth: 0, min_blocks: MIN_BLOCKS };
-        let fits = |o: &StreamOptions| MIN_BLOCKS * (o.shared() + RESERVED) <= SHARED;
-        let depths = (2..=DEEPEST).rev().map(|depth| StreamOptions { depth, ..options });
-        let options = depths.into_iter().find(fits).expect("two chunks of every warp fit");
         Self { options, parts, units: tiles * parts }
     }
 }
@@ -113,6 +123,14 @@ mod tests {
         assert_eq!([parts(1024, 2048), parts(1024, 3072)], [4, 4]);
         assert_eq!([parts(16_384, 3072), parts(151_936, 1024)], [1, 1]);
         assert_eq!(parts(8, 16), 1, "no more than there are chunks");
+    }
+
+    #[test]
+    fn every_number_of_rows_fits_the_shared_memory() {
+        for rows in 1..=FEW_ROWS {
+            let StreamOptions { depth, min_blocks, .. } = Cut::new(132, 0, [rows, 1024, 1024]).options;
+            assert!(depth >= 2 && (rows > 32 || min_blocks == MOST_BLOCKS), "{rows}: {depth}, {min_blocks}");
+        }
     }
 
     #[test]
