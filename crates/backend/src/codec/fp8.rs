@@ -36,6 +36,7 @@ mod tests {
             assert_eq!(scale(row), 1.0, "{row:?}");
         }
     }
+
     #[test]
     fn a_nan_marks_the_whole_row() {
         assert!(scale(&[1.0, f32::NAN, f32::INFINITY]).is_nan());
