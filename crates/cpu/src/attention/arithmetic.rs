@@ -6,53 +6,69 @@ use std::ops::Range;
 /// Bytes that come from memory together.
 pub(crate) const LINE: usize = 64;
 
-/// A tile as the arithmetic reads it.
+/// How the rows of a block lie.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
-    /// `[TILE]` rows, as stored or as staged: keys, values.
-    pub(crate) rows: [*const u8; 2],
-    /// Bytes from one to the next.
-    pub(crate) stride: usize,
-    /// The rows as stored.
-    pub(crate) stored: [*const u8; 2],
+pub(crate) struct Shape {
     /// Bytes of a stored row.
     pub(crate) row_bytes: usize,
     pub(crate) dim: usize,
     /// What rows in scratch are padded to.
     pub(crate) width: usize,
+}
+
+/// Keys or values of a tile as the arithmetic reads them.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// `[TILE]` rows as stored.
+    pub(crate) stored: *const u8,
+    /// What [`Arithmetic::stage`] made of them, if anything.
+    pub(crate) staged: *const f32,
     /// How far away the rows lie that are to be fetched while these are read; 0 if that was done already.
-    pub(crate) ahead: [usize; 2],
+    pub(crate) ahead: usize,
+    pub(crate) shape: Shape,
 }
 
 impl Tile {
-    /// A tile as stored.
-    #[inline(always)]
-    pub(crate) fn new(stored: [*const u8; 2], row_bytes: usize, dim: usize, width: usize) -> Self {
-        let (rows, stride, ahead) = (stored, row_bytes, [0; 2]);
-        Self { rows, stride, stored, row_bytes, dim, width, ahead }
-    }
-
-    /// Has `ahead`, the rows of another tile, fetched while the keys (0) or values (1) of this one are read.
-    #[inline(always)]
-    pub(crate) fn fetch_later(&mut self, half: usize, ahead: *const u8) {
-        self.ahead[half] = ahead.addr().wrapping_sub(self.stored[half].addr());
-    }
-
-    /// To be called where stored keys (0) or values (1) are read: asks for the line at the same place in the tile to
-    /// come. Requests spread over the work this way do not wait for each other.
+    /// To be called where stored rows are read: asks for the line at the same place in the tile to come. Requests spread
+    /// over the work this way do not wait for each other.
     ///
     /// # Safety
     /// As [`Simd`].
     #[inline(always)]
-    pub(crate) unsafe fn fetch<S: Simd>(&self, half: usize, at: *const u8) {
+    pub(crate) unsafe fn fetch<S: Simd>(&self, at: *const u8) {
         // SAFETY: as the caller promised; any address will do.
-        unsafe { S::prefetch(at.wrapping_add(self.ahead[half])) };
+        unsafe { S::prefetch(at.wrapping_add(self.ahead)) };
     }
 }
 
-/// A block as the arithmetic reads it. Tiles that no row sees stand for nothing.
+/// Keys or values of a block. Tiles that no row sees stand for nothing.
 #[derive(Clone, Copy)]
-pub(crate) struct Block(pub(crate) [Tile; BLOCK]);
+pub(crate) struct Block {
+    pub(crate) shape: Shape,
+    /// See [`Tile`].
+    pub(crate) stored: [*const u8; BLOCK],
+    pub(crate) staged: [*const f32; BLOCK],
+    pub(crate) ahead: [usize; BLOCK],
+}
+
+impl Block {
+    /// A block as stored.
+    #[inline(always)]
+    pub(crate) fn new(stored: [*const u8; BLOCK], shape: Shape) -> Self {
+        Self { shape, stored, staged: [std::ptr::null(); BLOCK], ahead: [0; BLOCK] }
+    }
+
+    #[inline(always)]
+    pub(crate) fn tile(&self, i: usize) -> Tile {
+        Tile { stored: self.stored[i], staged: self.staged[i], ahead: self.ahead[i], shape: self.shape }
+    }
+
+    /// Has `rows`, those of another tile, fetched while tile `i` is read.
+    #[inline(always)]
+    pub(crate) fn fetch_later(&mut self, i: usize, rows: *const u8) {
+        self.ahead[i] = rows.addr().wrapping_sub(self.stored[i].addr());
+    }
+}
 
 /// Those of the block's `slots` that lie in tile `tile` of it.
 #[inline(always)]
@@ -98,8 +114,11 @@ pub(crate) trait Arithmetic: 'static {
         state: &mut State,
     );
 
-    /// Writes the rows in `slots` in the form that they are computed with.
-    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]);
+    /// Writes keys in the form that they are computed with.
+    unsafe fn stage_keys(tile: &Tile, slots: &Range<usize>, to: *mut f32);
+
+    /// The same for values.
+    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32);
 
     /// Products of the queries with the keys of all slots; those of slots that are not seen may be anything.
     unsafe fn scores<const Q: usize, const STAGED: bool>(

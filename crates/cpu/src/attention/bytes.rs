@@ -86,17 +86,17 @@ unsafe fn eight_rows<const WHOLE: bool, const HALF: usize>(
     // SAFETY: as the caller promised.
     unsafe {
         let mut x = [_mm512_setzero_si512(); 4];
-        let mut row = tile.stored[0].wrapping_add(first.wrapping_mul(tile.row_bytes));
+        let mut row = tile.stored.wrapping_add(first.wrapping_mul(tile.shape.row_bytes));
         for x in &mut x {
-            let other = row.wrapping_add(4 * tile.row_bytes);
-            let low = _mm512_castsi256_si512(load_half::<WHOLE>(row, at, tile.dim));
-            *x = _mm512_inserti64x4::<1>(low, load_half::<WHOLE>(other, at, tile.dim));
+            let other = row.wrapping_add(4 * tile.shape.row_bytes);
+            let low = _mm512_castsi256_si512(load_half::<WHOLE>(row, at, tile.shape.dim));
+            *x = _mm512_inserti64x4::<1>(low, load_half::<WHOLE>(other, at, tile.shape.dim));
             // Both halves are on the same lines.
             if HALF == 0 {
-                tile.fetch::<Avx512>(0, row.wrapping_add(chunk));
-                tile.fetch::<Avx512>(0, other.wrapping_add(chunk));
+                tile.fetch::<Avx512>(row.wrapping_add(chunk));
+                tile.fetch::<Avx512>(other.wrapping_add(chunk));
             }
-            row = row.wrapping_add(tile.row_bytes);
+            row = row.wrapping_add(tile.shape.row_bytes);
         }
         let (ab, cd) = (_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3]));
         let (ef, gh) = (_mm512_unpackhi_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[2], x[3]));

@@ -92,11 +92,11 @@ impl Arithmetic for Dots {
     }
 
     #[inline(always)]
-    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
+    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
-            for chunk in (0..tile.width).step_by(CHUNK) {
-                let to = to[0].cast::<[__m512i; 2]>().add(chunk / GROUP);
+            for chunk in (0..tile.shape.width).step_by(CHUNK) {
+                let to = to.cast::<[__m512i; 2]>().add(chunk / GROUP);
                 let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
                 for (j, two) in halves.into_iter().flatten().enumerate() {
                     for (i, keys) in by_position(two).into_iter().enumerate() {
@@ -104,8 +104,13 @@ impl Arithmetic for Dots {
                     }
                 }
             }
-            paired::stage(tile, slots, to[1]);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+        // SAFETY: as the caller promised.
+        unsafe { paired::stage(tile, slots, to) }
     }
 
     #[inline(always)]
@@ -116,11 +121,11 @@ impl Arithmetic for Dots {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
             let mut sums = Products::new();
-            let whole = if STAGED { 0 } else { tile.dim / CHUNK * CHUNK };
+            let whole = if STAGED { 0 } else { tile.shape.dim / CHUNK * CHUNK };
             for chunk in (0..whole).step_by(CHUNK) {
                 sums.add_chunk::<true>(tile, &queries, chunk);
             }
-            for chunk in (whole..tile.width).step_by(CHUNK) {
+            for chunk in (whole..tile.shape.width).step_by(CHUNK) {
                 if STAGED {
                     sums.add_staged(tile, &queries, chunk);
                 } else {
@@ -203,7 +208,7 @@ impl<const Q: usize> Products<Q> {
     /// The same from staged keys, in the same order.
     #[inline(always)]
     unsafe fn add_staged(&mut self, tile: &Tile, queries: &[*const f32; Q], chunk: usize) {
-        let keys = tile.rows[0].cast::<[__m512i; 2]>().wrapping_add(chunk / GROUP);
+        let keys = tile.staged.cast::<[__m512i; 2]>().wrapping_add(chunk / GROUP);
         for i in 0..CHUNK / GROUP {
             // SAFETY: as the caller promised.
             unsafe { self.add(queries, keys.wrapping_add(i).read(), chunk + place(i)) };

@@ -3,7 +3,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Block, LINE, Tile, slots_in, tiles_of};
+use super::arithmetic::{Arithmetic, Block, LINE, Shape, Tile, slots_in, tiles_of};
 use super::element::{Element, F32};
 use super::reduce::{Sums, reduced};
 use super::scratch::Line;
@@ -52,27 +52,15 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
-        let whole = tile.dim / LANES * LANES;
-        for (slot, half) in slots.clone().flat_map(|slot| [(slot, 0), (slot, 1)]) {
-            // SAFETY: `dim` elements are readable; scratch rows are as wide as whole vectors.
-            unsafe {
-                let from = tile.stored[half].add(slot * tile.row_bytes);
-                let to = to[half].add(slot * tile.width);
-                for byte in (0..tile.row_bytes).step_by(LINE) {
-                    tile.fetch::<S>(half, from.add(byte));
-                }
-                for i in (0..whole).step_by(LANES) {
-                    S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
-                }
-                if whole < tile.dim {
-                    let mut tail = [0u8; LANES * 4];
-                    let bytes = (tile.dim - whole) * E::BYTES;
-                    std::ptr::copy_nonoverlapping(from.add(whole * E::BYTES), tail.as_mut_ptr(), bytes);
-                    S::store(to.add(whole), E::widen::<S>(tail.as_ptr()));
-                }
-            }
-        }
+    unsafe fn stage_keys(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+        // SAFETY: as the caller promised.
+        unsafe { stage::<S, E>(tile, slots, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+        // SAFETY: as the caller promised.
+        unsafe { stage::<S, E>(tile, slots, to) }
     }
 
     #[inline(always)]
@@ -111,6 +99,41 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 }
 
+/// The rows in `slots`, in f32.
+#[inline(always)]
+unsafe fn stage<S: Simd, E: Element>(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+    let Shape { row_bytes, dim, width } = tile.shape;
+    let whole = dim / LANES * LANES;
+    for slot in slots.clone() {
+        // SAFETY: `dim` elements are readable; scratch rows are as wide as whole vectors.
+        unsafe {
+            let (from, to) = (tile.stored.add(slot * row_bytes), to.add(slot * width));
+            for byte in (0..row_bytes).step_by(LINE) {
+                tile.fetch::<S>(from.add(byte));
+            }
+            for i in (0..whole).step_by(LANES) {
+                S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
+            }
+            if whole < dim {
+                let mut tail = [0u8; LANES * 4];
+                let bytes = (dim - whole) * E::BYTES;
+                std::ptr::copy_nonoverlapping(from.add(whole * E::BYTES), tail.as_mut_ptr(), bytes);
+                S::store(to.add(whole), E::widen::<S>(tail.as_ptr()));
+            }
+        }
+    }
+}
+
+/// Rows as stored or as staged, and how far apart they are.
+#[inline(always)]
+fn rows<const STAGED: bool>(tile: &Tile) -> (*const u8, usize) {
+    if STAGED {
+        (tile.staged.cast(), tile.shape.width * size_of::<f32>())
+    } else {
+        (tile.stored, tile.shape.row_bytes)
+    }
+}
+
 struct Products<R, const STAGED: bool>(PhantomData<R>);
 
 impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
@@ -122,12 +145,13 @@ impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
     ) -> [[S::V; Q]; P] {
         // SAFETY: rows and queries are as wide as whole vectors.
         unsafe {
-            let mut rows = [tile.rows[0].wrapping_add(from.wrapping_mul(tile.stride)); P];
+            let (first, stride) = rows::<STAGED>(tile);
+            let mut rows = [first.wrapping_add(from.wrapping_mul(stride)); P];
             for j in 1..P {
-                rows[j] = rows[j - 1].wrapping_add(tile.stride);
+                rows[j] = rows[j - 1].wrapping_add(stride);
             }
             let mut sums = [[S::splat(0.0); Q]; P];
-            for i in (0..tile.width).step_by(LANES) {
+            for i in (0..tile.shape.width).step_by(LANES) {
                 let mut query = [S::splat(0.0); Q];
                 for n in 0..Q {
                     query[n] = S::load(queries[n].add(i));
@@ -135,7 +159,7 @@ impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
                 for j in 0..P {
                     let key = R::widen::<S>(rows[j].add(i * R::BYTES));
                     if !STAGED && (i * R::BYTES).is_multiple_of(LINE) {
-                        tile.fetch::<S>(0, rows[j].add(i * R::BYTES));
+                        tile.fetch::<S>(rows[j].add(i * R::BYTES));
                     }
                     for n in 0..Q {
                         sums[j][n] = S::fma(key, query[n], sums[j][n]);
@@ -156,7 +180,7 @@ unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
     outputs: [*mut f32; Q],
 ) {
     const WIDE: usize = 4;
-    let width = block.0[0].width;
+    let width = block.shape.width;
     let wide = if S::WIDE { width / (WIDE * LANES) * (WIDE * LANES) } else { 0 };
     // SAFETY: rows and outputs are as wide as whole vectors.
     unsafe {
@@ -187,14 +211,15 @@ unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: 
             }
         }
         for t in tiles_of(slots) {
-            let tile = &block.0[t];
+            let tile = block.tile(t);
+            let (first, stride) = rows::<STAGED>(&tile);
             for slot in slots_in(slots, t) {
-                let row = tile.rows[1].wrapping_add(slot.wrapping_mul(tile.stride)).add(at * R::BYTES);
+                let row = first.wrapping_add(slot.wrapping_mul(stride)).add(at * R::BYTES);
                 let mut value = [S::splat(0.0); N];
                 for n in 0..N {
                     value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
                     if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
-                        tile.fetch::<S>(1, row.add(n * LANES * R::BYTES));
+                        tile.fetch::<S>(row.add(n * LANES * R::BYTES));
                     }
                 }
                 for i in 0..Q {

@@ -82,18 +82,23 @@ impl Arithmetic for Integer {
     }
 
     #[inline(always)]
-    unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: [*mut f32; 2]) {
+    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
-            for chunk in (0..tile.width).step_by(CHUNK) {
-                let to = to[0].cast::<__m512i>().add(chunk / GROUP);
+            for chunk in (0..tile.shape.width).step_by(CHUNK) {
+                let to = to.cast::<__m512i>().add(chunk / GROUP);
                 let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
                 for (j, two) in halves.into_iter().flatten().enumerate() {
                     to.add(2 * j).cast::<[__m512i; 2]>().write(by_position(two));
                 }
             }
-            weighted::stage(tile, slots, to[1]);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+        // SAFETY: as the caller promised.
+        unsafe { weighted::stage(tile, slots, to) }
     }
 
     #[inline(always)]
@@ -103,13 +108,13 @@ impl Arithmetic for Integer {
     ) -> [__m512; Q] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
-            let queries = queries.map(|query| Query::new(query.cast_mut(), tile.width));
+            let queries = queries.map(|query| Query::new(query.cast_mut(), tile.shape.width));
             let mut sums = Products::new();
-            let whole = if STAGED { 0 } else { tile.dim / CHUNK * CHUNK };
+            let whole = if STAGED { 0 } else { tile.shape.dim / CHUNK * CHUNK };
             for chunk in (0..whole).step_by(CHUNK) {
                 sums.add_chunk::<true>(tile, &queries, chunk);
             }
-            for chunk in (whole..tile.width).step_by(CHUNK) {
+            for chunk in (whole..tile.shape.width).step_by(CHUNK) {
                 if STAGED {
                     sums.add_staged(tile, &queries, chunk);
                 } else {
@@ -197,7 +202,7 @@ impl<const Q: usize> Products<Q> {
     /// The same from staged keys, in the same order.
     #[inline(always)]
     unsafe fn add_staged(&mut self, tile: &Tile, queries: &[Query; Q], chunk: usize) {
-        let keys = tile.rows[0].cast::<__m512i>().wrapping_add(chunk / GROUP);
+        let keys = tile.staged.cast::<__m512i>().wrapping_add(chunk / GROUP);
         for i in 0..CHUNK / GROUP {
             // SAFETY: as the caller promised.
             unsafe { self.add(queries, keys.wrapping_add(i).read(), chunk + place(i)) };

@@ -4,7 +4,7 @@
 //! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
 //! neither do the bits.
 
-use super::arithmetic::{Arithmetic, Block, LINE, Tile, slots_in, tiles_of};
+use super::arithmetic::{Arithmetic, Block, LINE, Shape, slots_in, tiles_of};
 use super::scratch::Scratch;
 use super::softmax::{Parameters, within};
 use super::tile::{BLOCK, Base, HeadPages, TILE, TileAt};
@@ -61,8 +61,9 @@ pub(crate) struct Turn<'a, 'b> {
     pub(crate) following: Option<&'a [Work<'b>]>,
 }
 
-/// Computes a task, block by block. While the last one is read the first of those that follow is fetched: how many runs
-/// of it, is returned.
+/// Computes a task, block by block: the scores of a block, of all heads, then its weighted values. While keys are read the
+/// values are fetched, and while those are read the keys of the next block: at the end the first of what follows. How
+/// many runs of it, is returned.
 ///
 /// # Safety
 /// As [`Arithmetic`]; the pointers of the heads are valid for their shapes, and no other task writes to their `out`; the
@@ -80,24 +81,65 @@ pub(crate) unsafe fn run<A: Arithmetic>(turn: Turn<'_, '_>) -> usize {
         }
         let mut walk = Walk::new(heads);
         for block in first..=last {
+            if (block - first).is_multiple_of(LOOKED_UP) {
+                look_up::<A::S>(heads, block + 1, following);
+            }
             walk.step(if block < last { Some((heads, block + 1)) } else { following.map(first_block) });
             for (i, scratch) in all.iter_mut().enumerate() {
                 if block == first {
                     walk.fetch_first::<A::S>(heads, i, fetched);
                 }
-                fold::<A>(heads, i, block, &seen, &mut walk, scratch);
+                fold::<A, KEYS>(heads, i, block, &seen, &mut walk, scratch);
+            }
+            walk.half(VALUES);
+            for (i, scratch) in all.iter_mut().enumerate() {
+                fold::<A, VALUES>(heads, i, block, &seen, &mut walk, scratch);
             }
         }
         for (work, scratch) in heads.iter().zip(&mut all) {
             store_outputs::<A>(work, scratch);
         }
-        walk.fetched
+        walk.fetched()
     }
 }
+
+/// The halves of a tile.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
 
 /// The block that is read first.
 fn first_block<'a, 'b>(heads: &'a [Work<'b>]) -> (&'a [Work<'b>], usize) {
     (heads, heads[0].tiles().start / BLOCK)
+}
+
+/// Blocks whose places in memory are looked up at a time.
+const LOOKED_UP: usize = 2;
+/// Bytes whose places are looked up together: a line of a page table has those of eight times 4 KiB, and where a
+/// hypervisor has no huge pages those of its guests are that small in truth.
+const PLACES: usize = 32 << 10;
+
+/// Has the processor look up where [`LOOKED_UP`] blocks lie, from `block` on, or those of what follows. A request for a
+/// page that was not looked up holds up all that comes after it; these, all at once, are answered at once.
+fn look_up<S: Simd>(heads: &[Work<'_>], block: usize, following: Option<&[Work<'_>]>) {
+    let blocks = heads[0].tiles().end.div_ceil(BLOCK);
+    for block in block..block + LOOKED_UP {
+        let (heads, block) = match following.map(first_block) {
+            _ if block < blocks => (heads, block),
+            Some((heads, first)) => (heads, first + block - blocks),
+            None => return,
+        };
+        let (first, last) = (&heads[0].pages, &heads[heads.len() - 1].pages);
+        if !first.scattered() {
+            return;
+        }
+        for base in &first.block(block, &heads[0].tiles()) {
+            let (from, to) = (first.tile(base).rows[KEYS], last.tile(base).rows[VALUES]);
+            for byte in (0..to.addr() - from.addr()).step_by(PLACES) {
+                // SAFETY: a hint; the level is that of the kernel which calls this.
+                unsafe { S::prefetch(from.wrapping_add(byte)) };
+            }
+        }
+    }
 }
 
 fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
@@ -136,22 +178,30 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     }
 }
 
-/// Where the tiles of a block lie, and those of the next, which are fetched meanwhile: those of all heads, in the order
-/// in which they lie in memory if heads lie behind each other. It is read faster in longer runs than those of one head.
+/// Where the tiles of a block lie and those of the next, and which runs of them are fetched while the block is read.
+///
+/// - Several heads lie behind each other, and memory is read faster in longer runs than those of one head: the values of
+///   all heads are fetched while keys are read, then the keys of the next block, tile by tile.
+/// - One head reads a block sooner than memory answers: the next block is fetched, keys and values of a tile in turn.
 struct Walk<'a, 'b> {
     here: [Base; BLOCK],
     next: [Base; BLOCK],
+    heads: &'a [Work<'b>],
     /// Whose the next block is, if there is one in pages.
-    heads: Option<&'a [Work<'b>]>,
-    /// Runs of the next block that are fetched or on their way: keys, then values of a tile, of one head after another.
-    fetched: usize,
+    following: Option<&'a [Work<'b>]>,
+    /// What is read.
+    half: usize,
+    /// The run that is fetched next: of a tile, and of which head, or which half of one head.
+    tile: usize,
+    part: usize,
 }
 
 impl<'a, 'b> Walk<'a, 'b> {
     /// Before the first block of `heads`.
     fn new(heads: &'a [Work<'b>]) -> Self {
         let nowhere = [Base::NOWHERE; BLOCK];
-        let mut walk = Self { here: nowhere, next: nowhere, heads: None, fetched: 0 };
+        let mut walk =
+            Self { here: nowhere, next: nowhere, heads, following: None, half: KEYS, tile: 0, part: 0 };
         walk.look_at(Some(first_block(heads)));
         walk
     }
@@ -160,6 +210,8 @@ impl<'a, 'b> Walk<'a, 'b> {
     fn step(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
         self.here = self.next;
         self.look_at(next);
+        (self.tile, self.part) = (0, 0);
+        self.half(KEYS);
     }
 
     fn look_at(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
@@ -167,22 +219,43 @@ impl<'a, 'b> Walk<'a, 'b> {
         if let Some((heads, block)) = next {
             self.next = heads[0].pages.block(block, &heads[0].tiles());
         }
-        (self.heads, self.fetched) = (next.map(|(heads, _)| heads), 0);
+        self.following = next.map(|(heads, _)| heads);
     }
 
-    /// Of the first block, `fetched` runs were fetched: has the others of head `i + 1` fetched, and if `i` is the first
-    /// head those of that one too.
+    /// From now on this half is read.
+    fn half(&mut self, half: usize) {
+        self.half = half;
+        if self.heads.len() > 1 {
+            (self.tile, self.part) = (0, 0);
+        }
+    }
+
+    /// How many runs of the next block were fetched: of keys, or of keys and values in turn for one head.
+    fn fetched(&self) -> usize {
+        let parts = if self.heads.len() > 1 { self.following.map_or(0, <[_]>::len) } else { 2 };
+        self.tile * parts + self.part
+    }
+
+    /// Of the first block, so many runs were [`fetched`](Self::fetched): has the others of head `i + 1` fetched, and if
+    /// `i` is the first head those of that one too.
     fn fetch_first<S: Simd>(&self, heads: &[Work<'_>], i: usize, fetched: usize) {
         if !heads[0].pages.whole_tiles() {
             return;
         }
-        let from = if i == 0 { 0 } else { i + 1 };
+        let (from, one) = (if i == 0 { 0 } else { i + 1 }, heads.len() == 1);
         for (head, work) in heads.iter().enumerate().take(i + 2).skip(from) {
-            let runs = self.here.iter().flat_map(|base| work.pages.tile(base).rows).enumerate();
-            for (_, rows) in runs.filter(|(run, _)| run * heads.len() + head >= fetched) {
-                for byte in (0..TILE * work.pages.row_bytes).step_by(LINE) {
-                    // SAFETY: a hint; the level is that of the kernel which calls this.
-                    unsafe { S::prefetch(rows.wrapping_add(byte)) };
+            for (tile, base) in self.here.iter().enumerate() {
+                let [keys, values] = work.pages.tile(base).rows;
+                let runs = if one {
+                    &[(keys, 2 * tile), (values, 2 * tile + 1)][..]
+                } else {
+                    &[(keys, tile * heads.len() + head)]
+                };
+                for (rows, _) in runs.iter().filter(|(_, run)| *run >= fetched) {
+                    for byte in (0..TILE * work.pages.row_bytes).step_by(LINE) {
+                        // SAFETY: a hint; the level is that of the kernel which calls this.
+                        unsafe { S::prefetch(rows.wrapping_add(byte)) };
+                    }
                 }
             }
         }
@@ -191,17 +264,28 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// The rows that are fetched next, if there are any.
     #[inline(always)]
     fn fetch(&mut self) -> Option<*const u8> {
-        let heads = self.heads?;
-        let (run, head) = (self.fetched / heads.len(), self.fetched % heads.len());
-        let at = heads[head].pages.tile(self.next.get(run / 2)?).rows[run % 2];
-        self.fetched += 1;
-        Some(at)
+        let several = self.heads.len() > 1;
+        let (tiles, heads) = if several && self.half == KEYS {
+            (&self.here, self.heads)
+        } else {
+            (&self.next, self.following?)
+        };
+        let (head, half, parts) =
+            if several { (self.part, VALUES - self.half, heads.len()) } else { (0, self.part, 2) };
+        let pages = &heads[head].pages;
+        let tile = tiles.get(self.tile).filter(|_| pages.whole_tiles())?;
+        self.part += 1;
+        if self.part == parts {
+            (self.tile, self.part) = (self.tile + 1, 0);
+        }
+        Some(pages.tile(tile).rows[half])
     }
 }
 
-/// Folds block `block` into the state of all queries of head `i` that see some of it. `seen`: tiles that any row sees.
+/// Half of what folds block `block` into the state of all queries of head `i` that see some of it: scores of its keys, or
+/// their softmax and the values. `seen`: tiles that any row sees.
 #[inline(always)]
-unsafe fn fold<A: Arithmetic>(
+unsafe fn fold<A: Arithmetic, const HALF: usize>(
     heads: &[Work<'_>],
     i: usize,
     block: usize,
@@ -209,25 +293,27 @@ unsafe fn fold<A: Arithmetic>(
     walk: &mut Walk<'_, '_>,
     scratch: &mut Scratch,
 ) {
-    let (work, at, width) = (&heads[i], block * BLOCK * TILE, scratch.width());
+    let (work, at) = (&heads[i], block * BLOCK * TILE);
+    let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width: scratch.width() };
     // SAFETY: as the caller promised.
     unsafe {
-        let in_pages = work.pages.whole_tiles();
-        let here = if in_pages {
+        let here = if work.pages.whole_tiles() {
             walk.here.map(|base| work.pages.tile(&base))
         } else {
-            copied(work, block, seen, scratch)
+            copied::<HALF>(work, block, seen, scratch)
         };
-        let mut form = Block(here.map(|here| Tile::new(here.rows, work.pages.row_bytes, work.dim, width)));
-        fetch::<A>(walk, i, &mut form.0[tiles_of(&slots(&(seen.start * TILE..seen.end * TILE), at))]);
+        let mut form = Block::new(here.map(|here| here.rows[HALF]), shape);
+        fetch::<A, HALF>(walk, i, &mut form, tiles_of(&slots(&(seen.start * TILE..seen.end * TILE), at)));
         if scratch.stages {
             let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
             for tile in tiles_of(&all) {
-                let staged = scratch.staged(tile);
-                let to = &mut form.0[tile];
-                to.rows = staged.map(|row| row.cast_const().cast());
-                to.stride = to.width * size_of::<f32>();
-                A::stage(to, &slots_in(&all, tile), staged);
+                let (from, slots, to) = (form.tile(tile), slots_in(&all, tile), scratch.staged(tile)[HALF]);
+                if HALF == KEYS {
+                    A::stage_keys(&from, &slots, to)
+                } else {
+                    A::stage_values(&from, &slots, to)
+                }
+                form.staged[tile] = to;
             }
         }
         // Rows that all see the whole block go together, others one by one.
@@ -237,14 +323,15 @@ unsafe fn fold<A: Arithmetic>(
             let slots = slots(&work.seen(row), at);
             if !slots.is_empty() {
                 let queries = row * work.heads..(row + step) * work.heads;
-                fold_queries::<A>(&mut form, &here, &slots, queries, scratch);
+                fold_queries::<A, HALF>(&mut form, &here, &slots, queries, scratch);
             }
         }
     }
 }
 
-/// The tiles of block `block` among `seen`, copied from pages that they do not fill; others are the nearest of those.
-unsafe fn copied(
+/// The tiles of block `block` among `seen`, copied from pages that they do not fill when the keys are needed; others are
+/// the nearest of those.
+unsafe fn copied<const HALF: usize>(
     work: &Work<'_>,
     block: usize,
     seen: &Range<usize>,
@@ -253,24 +340,31 @@ unsafe fn copied(
     let bytes = work.pages.copy_bytes();
     let to = scratch.copied(BLOCK * bytes);
     std::array::from_fn(|i| {
-        let tile = (block * BLOCK + i).clamp(seen.start, seen.end - 1);
-        // SAFETY: scratch has room for the copies of a block.
-        unsafe { work.pages.copied(tile, to.add(i * bytes)) }
+        let (tile, to) = ((block * BLOCK + i).clamp(seen.start, seen.end - 1), to.wrapping_add(i * bytes));
+        if HALF == KEYS {
+            // SAFETY: scratch has room for the copies of a block.
+            unsafe { work.pages.copy(tile, to) };
+        }
+        work.pages.copied(to)
     })
 }
 
-/// Has as much of the next block fetched as head `i` reads of the block: of these tiles of it.
+/// Has as much fetched as head `i` reads of the block: of these tiles of it.
 #[inline(always)]
-unsafe fn fetch<A: Arithmetic>(walk: &mut Walk<'_, '_>, i: usize, tiles: &mut [Tile]) {
-    for half in 0..2 {
-        for tile in &mut *tiles {
-            if let Some(rows) = walk.fetch() {
-                tile.fetch_later(half, rows);
-            }
+unsafe fn fetch<A: Arithmetic, const HALF: usize>(
+    walk: &mut Walk<'_, '_>,
+    i: usize,
+    block: &mut Block,
+    tiles: Range<usize>,
+) {
+    for tile in tiles {
+        if let Some(rows) = walk.fetch() {
+            block.fetch_later(tile, rows);
         }
     }
     if A::SCALED
-        && let Some(work) = walk.heads.and_then(|heads| heads.get(i))
+        && HALF == VALUES
+        && let Some(work) = walk.following.and_then(|heads| heads.get(i))
     {
         for base in &walk.next {
             // Sixteen times four bytes: in one line, or in two.
@@ -285,9 +379,9 @@ unsafe fn fetch<A: Arithmetic>(walk: &mut Walk<'_, '_>, i: usize, tiles: &mut [T
     }
 }
 
-/// Folds `slots` of the block into the state of `queries`.
+/// [`fold`] for `slots` of the block and `queries`.
 #[inline(always)]
-unsafe fn fold_queries<A: Arithmetic>(
+unsafe fn fold_queries<A: Arithmetic, const HALF: usize>(
     block: &mut Block,
     here: &[TileAt; BLOCK],
     slots: &Range<usize>,
@@ -298,7 +392,7 @@ unsafe fn fold_queries<A: Arithmetic>(
     let (staged, whole) = (scratch.stages, *slots == WHOLE);
     // SAFETY: as the caller promised.
     unsafe {
-        let parameters = parameters::<A>(here, slots);
+        let parameters = if HALF == VALUES { parameters::<A>(here, slots) } else { None };
         let mut query = queries.start;
         while query < queries.end {
             let left = queries.end - query;
@@ -311,18 +405,24 @@ unsafe fn fold_queries<A: Arithmetic>(
                 left
             };
             match (count, staged, whole) {
-                (4, false, true) => fold_some::<A, 4, false>(block, &WHOLE, &parameters, query, scratch),
-                (4, false, false) => fold_some::<A, 4, false>(block, slots, &parameters, query, scratch),
-                (3, false, _) => fold_some::<A, 3, false>(block, slots, &parameters, query, scratch),
-                (2, false, true) => fold_some::<A, 2, false>(block, &WHOLE, &parameters, query, scratch),
-                (2, false, false) => fold_some::<A, 2, false>(block, slots, &parameters, query, scratch),
-                (_, false, _) => fold_some::<A, 1, false>(block, slots, &parameters, query, scratch),
-                (4, true, _) => fold_some::<A, 4, true>(block, slots, &parameters, query, scratch),
-                (_, true, _) => fold_some::<A, 1, true>(block, slots, &parameters, query, scratch),
+                (4, false, true) => {
+                    fold_some::<A, 4, false, HALF>(block, &WHOLE, &parameters, query, scratch)
+                }
+                (4, false, false) => {
+                    fold_some::<A, 4, false, HALF>(block, slots, &parameters, query, scratch)
+                }
+                (3, false, _) => fold_some::<A, 3, false, HALF>(block, slots, &parameters, query, scratch),
+                (2, false, true) => {
+                    fold_some::<A, 2, false, HALF>(block, &WHOLE, &parameters, query, scratch)
+                }
+                (2, false, false) => {
+                    fold_some::<A, 2, false, HALF>(block, slots, &parameters, query, scratch)
+                }
+                (_, false, _) => fold_some::<A, 1, false, HALF>(block, slots, &parameters, query, scratch),
+                (4, true, _) => fold_some::<A, 4, true, HALF>(block, slots, &parameters, query, scratch),
+                (_, true, _) => fold_some::<A, 1, true, HALF>(block, slots, &parameters, query, scratch),
             }
-            for tile in &mut block.0 {
-                tile.ahead = [0; 2];
-            }
+            block.ahead = [0; BLOCK];
             query += count;
         }
     }
@@ -354,31 +454,34 @@ unsafe fn parameters<A: Arithmetic>(
     }
 }
 
-/// Folds a block into the state of `Q` queries from `first` on.
+/// [`fold`] for `Q` queries from `first` on.
 #[inline(always)]
-unsafe fn fold_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
+unsafe fn fold_some<A: Arithmetic, const Q: usize, const STAGED: bool, const HALF: usize>(
     block: &Block,
     slots: &Range<usize>,
     parameters: &Option<[Parameters<A::S>; BLOCK]>,
     first: usize,
     scratch: &mut Scratch,
 ) {
-    let mut queries = [std::ptr::null(); Q];
-    let mut outputs = [std::ptr::null_mut(); Q];
-    for i in 0..Q {
-        (queries[i], outputs[i]) = (scratch.query(first + i).cast_const(), scratch.output(first + i));
-    }
-    // SAFETY: as the caller promised.
+    // SAFETY: as the caller promised; a line holds the scores of a tile.
     unsafe {
-        let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
-        for tile in tiles_of(slots) {
-            let scores = A::scores::<Q, STAGED>(&block.0[tile], queries);
-            for i in 0..Q {
-                weights[i][tile] = scores[i];
+        if HALF == KEYS {
+            let queries = std::array::from_fn(|i| scratch.query(first + i).cast_const());
+            for tile in tiles_of(slots) {
+                let scores = A::scores::<Q, STAGED>(&block.tile(tile), queries);
+                for (i, scores) in scores.into_iter().enumerate() {
+                    <A::S as Simd>::store(scratch.scores(first + i)[tile].0.as_mut_ptr(), scores);
+                }
             }
+            return;
         }
-        let width = block.0[0].width;
+        let outputs: [_; Q] = std::array::from_fn(|i| scratch.output(first + i));
+        let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
+        let width = block.shape.width;
         for i in 0..Q {
+            for tile in tiles_of(slots) {
+                weights[i][tile] = <A::S as Simd>::load(scratch.scores(first + i)[tile].0.as_ptr());
+            }
             let state = &mut scratch.states[first + i];
             state.soften::<A::S>(&mut weights[i], slots, parameters.as_ref(), A::SHIFTED, outputs[i], width);
         }

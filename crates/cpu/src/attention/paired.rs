@@ -25,12 +25,12 @@ type Weights = [[i32; PAIRS]; BLOCK];
 /// # Safety
 /// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
 #[inline(always)]
-pub(crate) unsafe fn stage(tile: &mut Tile, slots: &Range<usize>, to: *mut f32) {
+pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.
     unsafe {
         for pair in slots.start / 2..slots.end.div_ceil(2) {
-            for chunk in (0..tile.width).step_by(CHUNK) {
-                let to = to.add(pair * tile.width + chunk).cast::<[__m512i; VECTORS]>();
+            for chunk in (0..tile.shape.width).step_by(CHUNK) {
+                let to = to.add(pair * tile.shape.width + chunk).cast::<[__m512i; VECTORS]>();
                 to.write(values(tile, pair, chunk));
             }
         }
@@ -56,7 +56,7 @@ pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
                 _mm256_storeu_si256(short[n][tile].as_mut_ptr().cast(), pairs);
             }
         }
-        for chunk in (0..block.0[0].width).step_by(CHUNK) {
+        for chunk in (0..block.shape.width).step_by(CHUNK) {
             add::<Q, STAGED>(block, tiles.clone(), &short, outputs, chunk);
         }
     }
@@ -80,13 +80,13 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
             }
         }
         for t in tiles {
-            let tile = &block.0[t];
+            let tile = block.tile(t);
             for pair in 0..PAIRS {
                 let values = if STAGED {
-                    let at = pair.wrapping_mul(tile.width).wrapping_add(chunk);
-                    tile.rows[1].cast::<f32>().wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
+                    let at = pair.wrapping_mul(tile.shape.width).wrapping_add(chunk);
+                    tile.staged.wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
                 } else {
-                    values(tile, pair, chunk)
+                    values(&tile, pair, chunk)
                 };
                 for n in 0..Q {
                     let weight = _mm512_set1_epi32(weights[n][t][pair]);
@@ -109,11 +109,12 @@ unsafe fn add<const Q: usize, const STAGED: bool>(
 unsafe fn values(tile: &Tile, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
     // SAFETY: as the caller promised.
     unsafe {
-        let first = tile.stored[1].wrapping_add(pair.wrapping_mul(2 * tile.row_bytes));
-        let second = first.wrapping_add(tile.row_bytes);
-        let (x, y) = (load::<false>(first, chunk, tile.dim), load::<false>(second, chunk, tile.dim));
-        tile.fetch::<Avx512>(1, first.wrapping_add(chunk));
-        tile.fetch::<Avx512>(1, second.wrapping_add(chunk));
+        let first = tile.stored.wrapping_add(pair.wrapping_mul(2 * tile.shape.row_bytes));
+        let second = first.wrapping_add(tile.shape.row_bytes);
+        let (x, y) =
+            (load::<false>(first, chunk, tile.shape.dim), load::<false>(second, chunk, tile.shape.dim));
+        tile.fetch::<Avx512>(first.wrapping_add(chunk));
+        tile.fetch::<Avx512>(second.wrapping_add(chunk));
         // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.
         let [a, b] = words(_mm512_unpacklo_epi16(x, y));
         let [c, d] = words(_mm512_unpackhi_epi16(x, y));

@@ -14,6 +14,8 @@ pub(crate) struct Scratch {
     /// `[queries][width]` queries, `[queries][width]` outputs, `[BLOCK][2][TILE][width]` staged tiles if there are any,
     /// and copied ones if there are any.
     data: Vec<Line>,
+    /// `[queries]`, of the block at hand.
+    scores: Vec<[Line; BLOCK]>,
     pub(crate) states: Vec<State>,
     /// Whether there are staged tiles.
     pub(crate) stages: bool,
@@ -29,6 +31,7 @@ impl Scratch {
             lines,
             queries,
             data: vec![Line([0.0; TILE]); total],
+            scores: vec![[Line([0.0; TILE]); BLOCK]; queries],
             states: vec![State::default(); queries],
             stages,
         }
@@ -48,6 +51,12 @@ impl Scratch {
     #[inline(always)]
     pub(crate) fn output(&mut self, query: usize) -> *mut f32 {
         self.data[(self.queries + query) * self.lines..][..self.lines].as_mut_ptr().cast()
+    }
+
+    /// Of the tiles of a block.
+    #[inline(always)]
+    pub(crate) fn scores(&mut self, query: usize) -> &mut [Line; BLOCK] {
+        &mut self.scores[query]
     }
 
     /// `[TILE]` rows of `[width]`: keys, values of a tile of the block.

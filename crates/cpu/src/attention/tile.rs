@@ -69,7 +69,12 @@ impl<'a> HeadPages<'a> {
         self.page_size.is_multiple_of(TILE)
     }
 
-    /// Bytes that [`copied`](Self::copied) needs.
+    /// Whether a block lies in several pages.
+    pub(crate) fn scattered(&self) -> bool {
+        self.whole_tiles() && self.page_size < BLOCK * TILE
+    }
+
+    /// Bytes that [`copy`](Self::copy) needs.
     pub(crate) fn copy_bytes(&self) -> usize {
         2 * TILE * (self.row_bytes + self.parameter_bytes)
     }
@@ -113,29 +118,33 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// Tile `tile`, copied from its pages to `to`. A position that the table does not hold shows the nearest that it
-    /// does.
+    /// Copies tile `tile` from its pages to `to`. A position that the table does not hold shows the nearest that it does.
     ///
     /// # Safety
     /// `to` has room for [`copy_bytes`](Self::copy_bytes).
-    pub(crate) unsafe fn copied(&self, tile: usize, to: *mut u8) -> TileAt {
+    pub(crate) unsafe fn copy(&self, tile: usize, to: *mut u8) {
         let first = self.table.first as usize;
         let held = [first * self.page_size, (first + self.table.pages.len()) * self.page_size];
-        let rows = [0, TILE * self.row_bytes].map(|at| to.wrapping_add(at));
-        let behind = to.wrapping_add(2 * TILE * self.row_bytes);
-        let parameters = [0, TILE * self.parameter_bytes].map(|at| behind.wrapping_add(at));
+        let TileAt { rows, parameters } = self.copied(to);
         for i in 0..TILE {
             let from = self.locate((tile * TILE + i).clamp(held[0], held[1] - 1));
             for half in 0..2 {
                 // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them, twice.
                 unsafe {
-                    let row = rows[half].add(i * self.row_bytes);
+                    let row = rows[half].cast_mut().add(i * self.row_bytes);
                     std::ptr::copy_nonoverlapping(from.rows[half], row, self.row_bytes);
-                    let parameter = parameters[half].add(i * self.parameter_bytes);
+                    let parameter = parameters[half].cast_mut().add(i * self.parameter_bytes);
                     std::ptr::copy_nonoverlapping(from.parameters[half], parameter, self.parameter_bytes);
                 }
             }
         }
-        TileAt { rows: rows.map(<*mut u8>::cast_const), parameters: parameters.map(<*mut u8>::cast_const) }
+    }
+
+    /// Where a tile lies that was copied to `to`.
+    pub(crate) fn copied(&self, to: *mut u8) -> TileAt {
+        let rows = [0, TILE * self.row_bytes].map(|at| to.wrapping_add(at).cast_const());
+        let behind = to.wrapping_add(2 * TILE * self.row_bytes);
+        let parameters = [0, TILE * self.parameter_bytes].map(|at| behind.wrapping_add(at).cast_const());
+        TileAt { rows, parameters }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.
     unsafe {
         for group in slots.start / GROUP..slots.end.div_ceil(GROUP) {
-            for chunk in (0..tile.width).step_by(CHUNK) {
-                let to = to.add(group * tile.width + chunk).cast::<[__m512i; 4]>();
+            for chunk in (0..tile.shape.width).step_by(CHUNK) {
+                let to = to.add(group * tile.shape.width + chunk).cast::<[__m512i; 4]>();
                 to.write(interleaved::<0, 4>(tile, group, chunk));
             }
         }
@@ -51,7 +51,7 @@ pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
     unsafe {
         let factors = shorten::<Q>(weights, tiles.clone(), &mut short);
         let part = Part { block, tiles, weights: &short, factors, outputs };
-        for chunk in (0..block.0[0].width).step_by(CHUNK) {
+        for chunk in (0..block.shape.width).step_by(CHUNK) {
             // As many sums at a time as registers hold.
             part.add::<STAGED, 0, 2>(chunk);
             part.add::<STAGED, 2, 2>(chunk);
@@ -128,15 +128,15 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
 ) -> [__m512i; N] {
     // SAFETY: as the caller promised.
     unsafe {
-        let mut row = tile.stored[1].wrapping_add(group.wrapping_mul(GROUP * tile.row_bytes));
+        let mut row = tile.stored.wrapping_add(group.wrapping_mul(GROUP * tile.shape.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
-            x[i] = load::<false>(row, chunk, tile.dim);
+            x[i] = load::<false>(row, chunk, tile.shape.dim);
             // All parts read the same lines.
             if FIRST <= i && i < FIRST + N {
-                tile.fetch::<Avx512>(1, row.wrapping_add(chunk));
+                tile.fetch::<Avx512>(row.wrapping_add(chunk));
             }
-            row = row.wrapping_add(tile.row_bytes);
+            row = row.wrapping_add(tile.shape.row_bytes);
         }
         let mut out = [_mm512_setzero_si512(); N];
         for i in 0..N {
@@ -174,14 +174,14 @@ impl<const Q: usize> Part<'_, Q> {
             let zero = [[_mm512_setzero_si512(); N]; Q];
             let (mut high, mut low) = (zero, zero);
             for t in self.tiles.clone() {
-                let tile = &self.block.0[t];
+                let tile = self.block.tile(t);
                 for group in 0..GROUPS {
                     let values = if STAGED {
-                        let at = group.wrapping_mul(tile.width).wrapping_add(chunk);
-                        let at = tile.rows[1].cast::<f32>().wrapping_add(at).cast::<__m512i>();
+                        let at = group.wrapping_mul(tile.shape.width).wrapping_add(chunk);
+                        let at = tile.staged.wrapping_add(at).cast::<__m512i>();
                         at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
                     } else {
-                        interleaved::<FIRST, N>(tile, group, chunk)
+                        interleaved::<FIRST, N>(&tile, group, chunk)
                     };
                     for n in 0..Q {
                         let h = _mm512_set1_epi32(self.weights[n][0][t][group]);
