@@ -113,7 +113,7 @@ fn first_block<'a, 'b>(heads: &'a [Work<'b>]) -> (&'a [Work<'b>], usize) {
 }
 
 /// Blocks whose places in memory are looked up at a time.
-const LOOKED_UP: usize = 2;
+const LOOKED_UP: usize = 8;
 /// Bytes whose places are looked up together: a line of a page table has those of eight times 4 KiB, and where a
 /// hypervisor has no huge pages those of its guests are that small in truth.
 const PLACES: usize = 32 << 10;
