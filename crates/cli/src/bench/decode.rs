@@ -1,6 +1,6 @@
 //! `octavo bench decode`: one token a step for one sequence or several.
 
-use super::machine::{Machine, MachineArgs, percent};
+use super::machine::{Machine, MachineArgs, ROUNDS, percent};
 use super::measure::in_turn;
 use super::random_model::{Geometry, load};
 use super::report::{Goal, Report, Table};
@@ -142,7 +142,7 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
-    let machine = Machine::new(&args.machine);
+    let machine = Machine::new(&args.machine, ROUNDS);
     let geometry = Geometry::new(args.machine.quick);
     let plan = Plan::new(args.machine.quick);
     let mut work = Work::new(&machine, &geometry, plan)?;

@@ -1,6 +1,6 @@
 //! `octavo bench gemm`: products of activations and weights.
 
-use super::machine::{Machine, MachineArgs, percent};
+use super::machine::{Machine, MachineArgs, ROUNDS, percent};
 use super::measure::{SEED, in_turn, progress};
 use super::random_model::{Geometry, matrix};
 use super::report::{Goal, Report, Table};
@@ -70,7 +70,7 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
-    let machine = Machine::new(&args.machine);
+    let machine = Machine::new(&args.machine, ROUNDS);
     let geometry = Geometry::new(args.machine.quick);
     let products = geometry.products();
     let bar = progress((products.len() * FORMATS.len()) as u64);

@@ -11,13 +11,16 @@ pub(super) struct MachineArgs {
     /// Threads to compute with [default: one a core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    /// Rounds; the median counts
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    rounds: u32,
+    /// Rounds; the median counts [default: 9; of attention 25]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: Option<u32>,
     /// A few short rounds on small sizes, to see that everything works; the figures mean little
     #[arg(long, conflicts_with = "rounds")]
     pub(super) quick: bool,
 }
+
+/// Rounds, if nobody says how many.
+pub(super) const ROUNDS: u32 = 9;
 
 /// Many times what the last cache holds.
 const READ: usize = 512 << 20;
@@ -34,10 +37,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(args: &MachineArgs) -> Self {
+    pub(super) fn new(args: &MachineArgs, rounds: u32) -> Self {
         let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
         let cpu = Cpu::new(threads.unwrap_or(NonZeroUsize::MIN), Level::detect());
-        let (bytes, millis, rounds) = if args.quick { (READ_QUICK, 1, 2) } else { (READ, 40, args.rounds) };
+        let (bytes, millis, rounds) =
+            if args.quick { (READ_QUICK, 1, 2) } else { (READ, 40, args.rounds.unwrap_or(rounds)) };
         let memory = Memory::new(cpu.pool(), bytes);
         Self { cpu, rounds, memory, patience: Duration::from_millis(millis) }
     }

@@ -27,6 +27,11 @@ impl Samples {
             sorted[middle]
         }
     }
+
+    /// The median of the rounds' quotients by `other`: what slows a whole round down is on both sides.
+    pub(super) fn over(&self, other: &Self) -> f64 {
+        Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect()).median()
+    }
 }
 
 /// The medians of repeated measurements. They run in turn, so that a busy moment of the machine meets all of
@@ -41,8 +46,17 @@ pub(super) fn interleave<const N: usize>(rounds: u32, mut measure: [&mut dyn FnM
 pub(super) fn in_turn<T: Copy, const N: usize, E>(
     rounds: u32,
     turns: [T; N],
-    mut measure: impl FnMut(T) -> Result<f64, E>,
+    measure: impl FnMut(T) -> Result<f64, E>,
 ) -> Result<[f64; N], E> {
+    Ok(rounds_in_turn(rounds, turns, measure)?.map(|samples| samples.median()))
+}
+
+/// The same with the figures of all rounds.
+pub(super) fn rounds_in_turn<T: Copy, const N: usize, E>(
+    rounds: u32,
+    turns: [T; N],
+    mut measure: impl FnMut(T) -> Result<f64, E>,
+) -> Result<[Samples; N], E> {
     let mut samples = [const { Samples(Vec::new()) }; N];
     for round in 0..=rounds {
         for (&turn, samples) in turns.iter().zip(&mut samples) {
@@ -52,7 +66,7 @@ pub(super) fn in_turn<T: Copy, const N: usize, E>(
             }
         }
     }
-    Ok(samples.map(|samples| samples.median()))
+    Ok(samples)
 }
 
 /// Runs `work` once.
@@ -82,5 +96,13 @@ mod tests {
         let median = |figures: &[f64]| Samples(figures.to_vec()).median();
         assert_eq!(median(&[3.0, 1.0, 9.0]), 3.0);
         assert_eq!(median(&[4.0, 1.0, 9.0, 2.0]), 3.0);
+    }
+
+    #[test]
+    fn quotients_are_taken_round_by_round() {
+        // Twice as slow rounds on both sides, and one disturbed round on one.
+        let [these, those] =
+            [[2.0, 4.0, 2.2, 4.4, 9.0], [1.0, 2.0, 1.0, 2.0, 1.0]].map(|x| Samples(x.to_vec()));
+        assert_eq!(these.over(&those), 2.2);
     }
 }

@@ -1,7 +1,7 @@
 //! `octavo bench prefill`: a prompt of 512 tokens in one step.
 
 use super::gpu::{self, DeviceArgs};
-use super::machine::{Machine, MachineArgs, percent};
+use super::machine::{Machine, MachineArgs, ROUNDS, percent};
 use super::measure::{SEED, in_turn, progress};
 use super::random_model::{Geometry, load, matrix};
 use super::report::{Goal, Report, Table};
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     if let Some(bench) = args.device.open()? {
         return gpu::prefill::run(&bench);
     }
-    let machine = Machine::new(&args.machine);
+    let machine = Machine::new(&args.machine, ROUNDS);
     let geometry = Geometry::new(args.machine.quick);
     let tokens = if args.machine.quick { PROMPT_QUICK } else { PROMPT };
     let mut whole = Whole::new(&machine, &geometry, tokens)?;

@@ -1,7 +1,7 @@
 //! Loads for `octavo bench serving`: engines over a model of random weights, and requests driven through them.
 
 use super::gpu;
-use super::machine::{Machine, MachineArgs};
+use super::machine::{Machine, MachineArgs, ROUNDS};
 use super::measure::SEED;
 use super::random_model::{Geometry, load};
 use anyhow::{Result, bail};
@@ -80,7 +80,7 @@ impl Rig {
             let config = gpu::QWEN_06B.config()?;
             return Ok(Self { config, place: Place::Cuda { number, deterministic, name } });
         }
-        let (machine, geometry) = (Machine::new(&args.machine), Geometry::new(args.quick()));
+        let (machine, geometry) = (Machine::new(&args.machine, ROUNDS), Geometry::new(args.quick()));
         let weights = geometry.weights(machine.pool())?;
         let place = Place::Cpu { machine: Box::new(machine), geometry: geometry.name, weights };
         Ok(Self { config: geometry.config()?, place })
