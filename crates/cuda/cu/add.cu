@@ -1,11 +1,9 @@
 // Adds the parts of a product: all that were apart are then in the first.
-#include "device.cuh"
+#include "number.cuh"
 
 struct Args {
-    float* x;
+    void* x;
     u64 count;
-    u32 parts;
-    int unused;
 };
 
 KERNEL(add, Args, 256, 1) {
@@ -13,7 +11,7 @@ KERNEL(add, Args, 256, 1) {
     after_previous();
     const u64 i = (u64)block_id() * block_threads() + thread_id();
     if (i >= a.count) return;
-    float sum = a.x[i];
-    for (u32 part = 1; part < a.parts; part++) sum += a.x[part * a.count + i];
-    a.x[i] = sum;
+    float sum = load(a.x, PRODUCT, i);
+    for (int part = 1; part < PARTS; part++) sum += load(a.x, PRODUCT, part * a.count + i);
+    store(a.x, PRODUCT, i, sum);
 }

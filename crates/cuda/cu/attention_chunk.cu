@@ -6,41 +6,30 @@
 //   out[16 lines][dim]     += weights[16][SPAN] * values[SPAN][dim]
 //
 // Scores become weights in registers. What a strip does not see at all is skipped, and only what it sees in part is
-// masked. If STAGGERED, the second half of the warps takes each span's values when the first half takes the next one's
-// keys: of two warps that share a processor's products, one then has products for it while the other makes weights.
+// masked. Strips are folded by warps, or where GROUPED by groups of four.
 //
 // Sums are f32 throughout; where elements have scales (8 bits), a span's sums are made apart and then added
 // to those before it, in f32 as well, so that no long sum is kept in the product's own precision.
 #include "attention_chunk.cuh"
+#if GROUPED
+#include "attention_group.cuh"
+#else
+#include "attention_warp.cuh"
+#endif
 
 KERNEL(attention_chunk, Args, WARPS * 32, MIN_BLOCKS) {
-    DYNAMIC_SHARED(shared);
+    DYNAMIC_SHARED(memory);
+    // Groups want their matrices at whole units.
+    char* shared = memory + (GROUPED ? -shared_place(memory) % 1024 : 0);
     const u32 head = block_id() % a.kv_heads;
     const Item item = a.items[block_id() / a.kv_heads];
     const int warp = thread_id() >> 5, spans = (item.tile1 - item.tile0 + SPAN / TILE - 1) / (SPAN / TILE);
     Spans source = {item, head, spans, shift_of(a.place.page_size), shared, (Row*)(shared + STAGES * SPAN_BYTES)};
-    u32* queries = (u32*)(source.rows + 2 * SPAN);
+    u32* queries = (u32*)(source.rows + 2 * SPAN) + warp * STRIPS * STEPS * 128;
     Strip strips[STRIPS];
 #pragma unroll
-    for (int i = 0; i < STRIPS; i++) load_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16, queries + (warp * STRIPS + i) * STEPS * 128);
-    start_spans(source, a);
-    const u32* own_queries = queries + warp * STRIPS * STEPS * 128;
-    const bool late = STAGGERED && warp >= WARPS / 2;
-    Weights weights;
-    const char* before = shared;
-    for (int i = 0; i < spans; i++) {
-        copies_wait<AHEAD - 1>();
-        sync_block();
-        fetch_span(source, a, i + AHEAD);
-        const Row next = find_row(source, a, i + AHEAD + 1);
-        const char* span = shared + (i % STAGES) * SPAN_BYTES;
-        if (late && i > 0) add_values(strips, weights, before);
-        weigh(weights, strips, a, span, item.tile0 * TILE + i * SPAN, own_queries);
-        if (!late) add_values(strips, weights, span);
-        note_row(source, i + AHEAD + 1, next);
-        before = span;
-    }
-    if (late) add_values(strips, weights, before);
+    for (int i = 0; i < STRIPS; i++) load_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16, queries + i * STEPS * 128);
+    fold_all(strips, a, source, queries);
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) write_strip(strips[i], a, item, head, (warp * STRIPS + i) * 16);
     if (item.parts > 1) merge_parts(a, item, head);

@@ -1,4 +1,4 @@
-// The parts of attention_chunk.cu.
+// The parts of attention_chunk.cu; how spans are folded is in attention_warp.cuh and attention_group.cuh.
 #include "span.cuh"
 
 #define COLUMNS (WARPS * STRIPS * 16)
@@ -9,7 +9,11 @@ struct Strip {
     // [step of 16 dimensions][half][of the product].
     float out[STEPS][2][4];
     float largest[2], weight[2];
-    // Positions seen, [low, high): of the lane's lines, and those that all of the strip see, or any.
+#if GROUPED
+    u32 query[STEPS][4];
+#endif
+    // Positions seen, [low, high): of the lane's lines, and those that all of the strip see, or any; if GROUPED
+    // of those that fold together.
     int low[2], high[2], all_low, all_high, any_low, any_high;
 #if KV == KV_INT8
     // Sum of the query; sum of weights times zero points.
@@ -40,7 +44,8 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
         s.low[i] = first_seen(a, item.position + row), s.high[i] = end_of_seen(item, row);
         s.largest[i] = -INFINITE, s.weight[i] = 0.f;
     }
-    const int top = row_of_line(a, item, first), bottom = row_of_line(a, item, first + 15);
+    const int together = GROUPED ? 64 : 16, begin = first / together * together;
+    const int top = row_of_line(a, item, begin), bottom = row_of_line(a, item, begin + together - 1);
     s.any_low = first_seen(a, item.position + top), s.all_low = first_seen(a, item.position + bottom);
     s.all_high = end_of_seen(item, top), s.any_high = end_of_seen(item, bottom);
     float sum[2] = {0.f, 0.f};
@@ -54,7 +59,12 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
             query[i] = pack(x, y);
             sum[i & 1] += rounded(x) + rounded(y);
         }
+#if GROUPED
+#pragma unroll
+        for (int i = 0; i < 4; i++) s.query[step][i] = query[i];
+#else
         *(Four*)(shared + (step * 32 + lane) * 4) = {query[0], query[1], query[2], query[3]};
+#endif
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -64,38 +74,6 @@ FN void load_strip(Strip& s, const Args& a, const Item& item, u32 head, int firs
 #pragma unroll
     for (int i = 0; i < 2; i++) s.query_sum[i] = line_sum(sum[i]), s.offset[i] = 0.f;
 #endif
-}
-
-// Scores of all strips: [strip][eight positions][of the product].
-FN void score(float (&x)[STRIPS][SPAN / 8][4], const char* span, const u32* queries) {
-#pragma unroll
-    for (int i = 0; i < STRIPS; i++)
-#pragma unroll
-        for (int j = 0; j < SPAN / 8; j++) x[i][j][0] = x[i][j][1] = x[i][j][2] = x[i][j][3] = 0.f;
-#pragma unroll
-    for (int first = 0; first < STEPS; first += PER_LOAD) {
-        u32 query[STRIPS][PER_LOAD][4];
-#pragma unroll
-        for (int i = 0; i < STRIPS * PER_LOAD; i++) {
-            const int strip = i / PER_LOAD, k = i % PER_LOAD;
-            if (first + k >= STEPS) continue;
-            const Four q = *(const Four*)(queries + ((strip * STEPS + first + k) * 32 + (thread_id() & 31)) * 4);
-            query[strip][k][0] = q.x, query[strip][k][1] = q.y, query[strip][k][2] = q.z, query[strip][k][3] = q.w;
-        }
-#pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++) {
-            u32 keys[PER_LOAD][4];
-            load_keys(keys, span + tile * HALF_BYTES, first);
-#pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS)
-#pragma unroll
-                    for (int i = 0; i < STRIPS; i++) {
-                        multiply(x[i][2 * tile], query[i][k], keys[k][0], keys[k][2]);
-                        multiply(x[i][2 * tile + 1], query[i][k], keys[k][1], keys[k][3]);
-                    }
-        }
-    }
 }
 
 // What the strip does not see of the span at `position` scores nothing.
@@ -140,86 +118,11 @@ struct Weights {
     float factor[STRIPS][2], unit;
 };
 
-// Adds what the weights make of the values.
-FN void add_values(Strip (&strips)[STRIPS], const Weights& by, const char* span) {
-    if (!by.seen) return;
-    const char* values = span + SPAN * ROW_STRIDE;
-#if !QUANTISED
+FN void pack_weights(u32 (&w)[SPAN / TILE][4], const float (&x)[SPAN / 8][4]) {
 #pragma unroll
-    for (int i = 0; i < STRIPS; i++)
-        if (any_lane(by.factor[i][0] != 1.f || by.factor[i][1] != 1.f))
+    for (int tile = 0; tile < SPAN / TILE; tile++)
 #pragma unroll
-            for (int j = 0; j < STEPS * 8; j++) strips[i].out[j / 8][j / 4 % 2][j % 4] *= by.factor[i][j / 2 % 2];
-#endif
-#pragma unroll
-    for (int first = 0; first < STEPS; first += PER_LOAD) {
-#if QUANTISED
-        float sums[STRIPS][PER_LOAD][2][4];
-#pragma unroll
-        for (int i = 0; i < STRIPS * PER_LOAD * 8; i++) sums[i / (PER_LOAD * 8)][i / 8 % PER_LOAD][i / 4 % 2][i % 4] = 0.f;
-#endif
-#pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++) {
-            u32 v[PER_LOAD][4];
-            load_values(v, values + tile * HALF_BYTES, first);
-#pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS)
-#pragma unroll
-                    for (int i = 0; i < STRIPS; i++) {
-#if QUANTISED
-                        float(&out)[2][4] = sums[i][k];
-#else
-                        float(&out)[2][4] = strips[i].out[first + k];
-#endif
-                        multiply(out[0], by.w[i][tile], v[k][0], v[k][2]);
-                        multiply(out[1], by.w[i][tile], v[k][1], v[k][3]);
-                    }
-        }
-#if QUANTISED
-#pragma unroll
-        for (int i = 0; i < STRIPS; i++)
-#pragma unroll
-            for (int k = 0; k < PER_LOAD; k++)
-                if (first + k < STEPS)
-#pragma unroll
-                    for (int j = 0; j < 8; j++) {
-                        float& out = strips[i].out[first + k][j / 4][j % 4];
-                        out = fmaf(out, by.factor[i][j / 2 % 2], sums[i][k][j / 4][j % 4] * by.unit);
-                    }
-#endif
-    }
-}
-
-// Scores of a span, whose first position is given, and what becomes of them.
-FN void weigh(Weights& to, Strip (&strips)[STRIPS], const Args& a, const char* span, int position, const u32* queries) {
-    to.seen = false;
-#pragma unroll
-    for (int i = 0; i < STRIPS; i++) to.seen |= position < strips[i].any_high && position + SPAN > strips[i].any_low;
-    if (!to.seen) return;
-    float x[STRIPS][SPAN / 8][4];
-    score(x, span, queries);
-    to.unit = 1.f;
-#if QUANTISED
-    const float* parameters = (const float*)(span + 2 * SPAN * ROW_STRIDE);
-    to.unit = largest_scale(parameters + SPAN);
-#endif
-#pragma unroll
-    for (int i = 0; i < STRIPS; i++) {
-#if QUANTISED
-        scale_scores(x[i], strips[i], parameters);
-#endif
-        if (position < strips[i].all_low || position + SPAN > strips[i].all_high) mask(x[i], strips[i], position);
-        soften(strips[i], x[i], a.scale, to.factor[i]);
-#if QUANTISED
-        scale_weights(x[i], strips[i], to.factor[i], parameters + SPAN, to.unit);
-#endif
-#pragma unroll
-        for (int tile = 0; tile < SPAN / TILE; tile++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                to.w[i][tile][j] = pack(x[i][2 * tile + j / 2][j % 2 * 2], x[i][2 * tile + j / 2][j % 2 * 2 + 1]);
-    }
+        for (int j = 0; j < 4; j++) w[tile][j] = pack(x[2 * tile + j / 2][j % 2 * 2], x[2 * tile + j / 2][j % 2 * 2 + 1]);
 }
 
 // Two neighbours, the first of them even.

@@ -50,26 +50,25 @@ FN u16 f16_above(float x) {
     return from_f16(near) >= x ? near : near + 1;
 }
 
-// The parameters of a row whose elements a warp holds, N to a lane; `count` of each lane's are real.
-template <int N> FN u32 parameters_of(const float (&x)[N], const bool (&real)[N]) {
+// The parameters of a row whose elements LANES lanes hold, N each.
+template <int LANES, int N> FN u32 parameters_of(const float (&x)[N]) {
 #if KV == KV_FP8
     float largest = 0.f, nan = 0.f;
     for (int i = 0; i < N; i++) {
-        if (!real[i]) continue;
         if (x[i] != x[i]) nan = 1.f;
         if (is_finite(x[i])) largest = fmaxf(largest, fabsf(x[i]));
     }
-    if (warp_max(nan) != 0.f) return 0x7fc00000u;
-    float scale = warp_max(largest) / 448.f;
+    nan = lanes_max<LANES>(nan), largest = lanes_max<LANES>(largest);
+    if (nan != 0.f) return 0x7fc00000u;
+    float scale = largest / 448.f;
     return as_bits(scale < as_float(0x00800000u) ? 1.f : scale);
 #elif KV == KV_INT8
     float low = INFINITE, high = -INFINITE, nan = 0.f;
     for (int i = 0; i < N; i++) {
-        if (!real[i]) continue;
         if (x[i] != x[i]) nan = 1.f;
         if (is_finite(x[i])) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
     }
-    low = -warp_max(-low), high = warp_max(high), nan = warp_max(nan);
+    low = -lanes_max<LANES>(-low), high = lanes_max<LANES>(high), nan = lanes_max<LANES>(nan);
     if (nan != 0.f) return 0x7e000000u;
     if (low > high) return 0;
     u16 zero = f16_below(low);
@@ -80,18 +79,31 @@ template <int N> FN u32 parameters_of(const float (&x)[N], const bool (&real)[N]
 #endif
 }
 
-// Stores element i of the row at `row`.
-FN void encode(u8* row, int i, float x, u32 parameters) {
-#if KV == KV_F32
-    ((float*)row)[i] = x;
-#elif KV == KV_F16
-    ((u16*)row)[i] = to_f16(x);
-#elif KV == KV_BF16
-    ((u16*)row)[i] = to_bf16(x);
-#elif KV == KV_FP8
-    row[i] = to_e4m3(x / as_float(parameters));
-#elif KV == KV_INT8
+#if QUANTISED
+FN u8 to_byte(float x, u32 parameters) {
+#if KV == KV_FP8
+    return to_e4m3(x / as_float(parameters));
+#else
     float scale = from_f16((u16)parameters), zero = from_f16((u16)(parameters >> 16));
-    row[i] = scale == 0.f ? 0 : (u8)fminf(fmaxf(rintf((x - zero) / scale), 0.f), 255.f);
+    return scale == 0.f ? 0 : (u8)fminf(fmaxf(rintf((x - zero) / scale), 0.f), 255.f);
+#endif
+}
+#else
+#define KV_PRECISION (KV == KV_F32 ? F32 : KV == KV_F16 ? F16 : BF16)
+#endif
+
+// Stores N elements from i of the row at `row`, fours at once.
+template <int N> FN void encode(u8* row, int i, const float (&x)[N], u32 parameters) {
+#if QUANTISED
+    if (N % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j < N; j += 4)
+            *(u32*)(row + i + j) = to_byte(x[j], parameters) | to_byte(x[j + 1], parameters) << 8 |
+                                   to_byte(x[j + 2], parameters) << 16 | (u32)to_byte(x[j + 3], parameters) << 24;
+    } else {
+        for (int j = 0; j < N; j++) row[i + j] = to_byte(x[j], parameters);
+    }
+#else
+    store_some(row, KV_PRECISION, i, x);
 #endif
 }

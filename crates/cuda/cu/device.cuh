@@ -65,6 +65,16 @@ FN float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+FN float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float inverse_root_fast(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 FN u16 to_f16(float x) {
     u16 y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
@@ -100,6 +110,8 @@ FN u32 subtract_f16(u32 a, u32 b) {
 }
 
 FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// What of an address tells where it lies among shared memory's units.
+FN u64 shared_place(const void* p) { return shared_address(p); }
 // 16 bytes from global to shared memory, later; zeros where `bytes` is 0.
 FN void copy16(void* to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)

@@ -199,6 +199,8 @@ FN u32 as_bits(float x) {
     return y;
 }
 FN float exp2_fast(float x) { return exp2f(x); }
+FN float reciprocal_fast(float x) { return 1.f / x; }
+FN float inverse_root_fast(float x) { return 1.f / sqrtf(x); }
 static float decode_f16(u16 x) {
     const u32 sign = (u32)(x & 0x8000) << 16, exponent = x >> 10 & 31, mantissa = x & 1023;
     if (exponent == 0) return as_float(sign | as_bits((float)mantissa * (1.f / 16777216.f)));
@@ -242,6 +244,7 @@ FN u32 subtract_f16(u32 a, u32 b) {
     return pack_f16(from_f16((u16)a) - from_f16((u16)b), from_f16((u16)(a >> 16)) - from_f16((u16)(b >> 16)));
 }
 
+FN u64 shared_place(const void* p) { return (u64)p; }
 FN void copy16(void* to, const void* from, int bytes) { machine.now->open.push_back({to, from, 16, bytes}); }
 FN void copy4(void* to, const void* from, int bytes) { machine.now->open.push_back({to, from, 4, bytes}); }
 static void copies_commit() {

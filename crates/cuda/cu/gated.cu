@@ -1,4 +1,5 @@
-// out = act(gate) * up, where a row is [gate | up]. A thread has four columns; the grid's first dimension is the rows.
+// out = act(gate) * up, where a row is [gate | up]. A thread has some fours of columns; the grid's first dimension is
+// the rows.
 #include "number.cuh"
 
 struct Args {
@@ -12,19 +13,30 @@ struct Args {
     u32 rows;
 };
 
-FN float silu(float x) { return x / (1.f + expf(-x)); }
-FN float gelu(float x) { return 0.5f * x * (1.f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
+// Fours of columns of a thread, as in dense.rs: what is short comes in many rows, of which all shall be there at once.
+#define FOURS (PRODUCT == F32 ? 1 : 2)
+
+FN float logistic(float x) { return reciprocal_fast(1.f + exp2_fast(-1.4426950408889634f * x)); }
+FN float silu(float x) { return x * logistic(x); }
+// 1 + tanh(y) is 2 logistic(2 y).
+FN float gelu(float x) { return x * logistic(2.f * 0.7978845608028654f * (x + 0.044715f * x * x * x)); }
 
 KERNEL(gated, Args, 256, 1) {
     let_next_start();
     after_previous();
-    const u32 col = 4 * (block_id_y() * block_threads() + thread_id());
     const u64 from = (u64)block_id() * 2 * a.cols, to = (u64)block_id() * a.cols;
-    if (col >= a.cols) return;
-    const u32 count = a.cols - col < 4 ? a.cols - col : 4;
-    float gate[4], up[4];
-    load_parts(gate, a.gate_up, from + col, count, (u64)a.rows * 2 * a.cols);
-    load_parts(up, a.gate_up, from + a.cols + col, count, (u64)a.rows * 2 * a.cols);
-    for (int i = 0; i < 4; i++) gate[i] = (a.act == 0 ? silu(gate[i]) : gelu(gate[i])) * up[i];
-    store_four(a.out, a.out_precision, to + col, gate, count);
+    float gate[FOURS][4], up[FOURS][4];
+    u32 cols[FOURS], counts[FOURS];
+#pragma unroll
+    for (int j = 0; j < FOURS; j++) {
+        const u32 col = 4 * ((block_id_y() * FOURS + j) * block_threads() + thread_id());
+        cols[j] = col, counts[j] = col >= a.cols ? 0 : a.cols - col < 4 ? a.cols - col : 4;
+        load_parts(gate[j], a.gate_up, from + col, counts[j], (u64)a.rows * 2 * a.cols);
+        load_parts(up[j], a.gate_up, from + a.cols + col, counts[j], (u64)a.rows * 2 * a.cols);
+    }
+#pragma unroll
+    for (int j = 0; j < FOURS; j++) {
+        for (int i = 0; i < 4; i++) gate[j][i] = (a.act == 0 ? silu(gate[j][i]) : gelu(gate[j][i])) * up[j][i];
+        store_four(a.out, a.out_precision, to + cols[j], gate[j], counts[j]);
+    }
 }

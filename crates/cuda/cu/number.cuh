@@ -68,23 +68,44 @@ FN void store_four(void* p, int precision, u64 i, const float (&x)[4], u32 count
     }
 }
 
-FN float warp_sum(float x) {
-    for (int mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
-    return x;
-}
-FN float warp_max(float x) {
-    for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, shuffle_xor(x, mask));
-    return x;
-}
-// The sum over the block, in every thread; `scratch` holds a number a warp. Its order depends on the block alone.
-FN float block_sum(float x, float* scratch) {
-    x = warp_sum(x);
-    sync_block();
-    if ((thread_id() & 31) == 0) scratch[thread_id() >> 5] = x;
-    sync_block();
-    float sum = 0.f;
-    const int warps = block_threads() >> 5;
+// N numbers at `i`, a multiple of N; fours at once.
+template <int N> FN void load_some(float (&x)[N], const void* p, int precision, u64 i) {
+    if (N % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) sum += i < warps ? scratch[i] : 0.f;
-    return sum;
+        for (int j = 0; j < N; j += 4) load_four((float(&)[4])x[j], p, precision, i + j, 4);
+    } else {
+        for (int j = 0; j < N; j++) x[j] = load(p, precision, i + j);
+    }
+}
+template <int N> FN void store_some(void* p, int precision, u64 i, const float (&x)[N]) {
+    if (N % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j < N; j += 4) store_four(p, precision, i + j, (const float(&)[4])x[j], 4);
+    } else {
+        for (int j = 0; j < N; j++) store(p, precision, i + j, x[j]);
+    }
+}
+
+// Of LANES neighbours, in each of them.
+template <int LANES> FN float lanes_sum(float x) {
+    for (int mask = LANES / 2; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
+    return x;
+}
+template <int LANES> FN float lanes_max(float x) {
+    for (int mask = LANES / 2; mask > 0; mask >>= 1) x = fmaxf(x, shuffle_xor(x, mask));
+    return x;
+}
+FN float warp_sum(float x) { return lanes_sum<32>(x); }
+FN float warp_max(float x) { return lanes_max<32>(x); }
+// Sums over the block, once, in every thread; `scratch` holds as many a warp. Their order depends on the block alone.
+template <int N> FN void block_sums(float (&x)[N], float (&scratch)[N][32]) {
+    const int warp = thread_id() >> 5, lane = thread_id() & 31;
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = warp_sum(x[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane == 0) scratch[i][warp] = x[i];
+    sync_block();
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = warp_sum(lane < block_threads() >> 5 ? scratch[i][lane] : 0.f);
 }

@@ -1,10 +1,13 @@
-// Norms and rotates queries and keys, and stores keys and values. A warp has one head of one row: [q | k | v].
+// Norms and rotates queries and keys, and stores keys and values. LANES lanes have one head of one row: [q | k | v].
 #include "codec.cuh"
 #include "place.cuh"
 
-// Elements of half a head that a lane holds; element i goes with element i + HALF.
 #define HALF (HEAD_DIM / 2)
-#define PAIRS ((HALF + 31) / 32)
+// As in attention.rs.
+#define LANES (HEAD_DIM == 256 ? 32 : HEAD_DIM == 128 || HEAD_DIM == 96 ? 16 : 8)
+// Neighbours of each half of a head that a lane holds: fours in most. Element i goes with element i + HALF.
+#define EACH (HALF / LANES)
+static_assert(EACH * LANES == HALF, "lanes have all of a head");
 
 #define NOWHERE 0xffffffffu
 
@@ -25,72 +28,69 @@ struct Args {
     int unused;
 };
 
+// Both halves of what a lane holds.
 struct Head {
-    float x[2 * PAIRS];
-    bool real[2 * PAIRS];
+    float x[2][EACH];
 };
 
-FN void norm(Head& h, const float (&weight)[2 * PAIRS], float eps) {
-    float squares = 0.f;
-    for (int j = 0; j < 2 * PAIRS; j++) squares = fmaf(h.x[j], h.x[j], squares);
-    float inverse = 1.f / sqrtf(warp_sum(squares) / (float)HEAD_DIM + eps);
-    for (int j = 0; j < 2 * PAIRS; j++) {
-        if (h.real[j]) h.x[j] = h.x[j] * inverse * weight[j];
+FN void load_head(Head& h, const void* p, int precision, u64 at) {
+    load_some(h.x[0], p, precision, at);
+    load_some(h.x[1], p, precision, at + HALF);
+}
+
+FN void norm(Head& h, const Head& weight, float squares, float eps) {
+    const float inverse = inverse_root_fast(fmaf(squares, 1.f / HEAD_DIM, eps));
+    for (int j = 0; j < 2 * EACH; j++) h.x[j / EACH][j % EACH] *= inverse * weight.x[j / EACH][j % EACH];
+}
+
+FN void turn(Head& h, const Head& angles) {
+    for (int j = 0; j < EACH; j++) {
+        const float cosine = angles.x[0][j], sine = angles.x[1][j], x = h.x[0][j], y = h.x[1][j];
+        h.x[0][j] = fmaf(x, cosine, -(y * sine));
+        h.x[1][j] = fmaf(y, cosine, x * sine);
     }
 }
 
-FN void turn(Head& h, const float (&cosines)[PAIRS], const float (&sines)[PAIRS]) {
-    for (int j = 0; j < PAIRS; j++) {
-        if (!h.real[j]) continue;
-        float cosine = cosines[j], sine = sines[j], x = h.x[j], y = h.x[j + PAIRS];
-        h.x[j] = fmaf(x, cosine, -(y * sine));
-        h.x[j + PAIRS] = fmaf(y, cosine, x * sine);
-    }
-}
-
-KERNEL(rotate, Args, 128, 1) {
+// Few registers: it shall find room beside the kernel before it.
+KERNEL(rotate, Args, 128, 6) {
     let_next_start();
-    const u32 head = block_id_y() * 4 + (thread_id() >> 5), lane = thread_id() & 31;
+    const u32 heads = a.q_heads + 2 * a.kv_heads, own = block_id_y() * (128 / LANES) + thread_id() / LANES;
+    // The heads of a warp meet in sums: one beyond the last is like the last until then.
+    const u32 head = own < heads ? own : heads - 1, first = thread_id() % LANES * EACH;
     const bool query = head < a.q_heads, value = head >= a.q_heads + a.kv_heads;
-    const float* weights = query ? a.q_norm : a.k_norm;
-    Head h;
-    float weight[2 * PAIRS], cosines[PAIRS], sines[PAIRS];
-    for (int j = 0; j < 2 * PAIRS; j++) {
-        h.real[j] = lane + (j % PAIRS) * 32 < HALF;
-        weight[j] = weights && h.real[j] ? weights[lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF] : 1.f;
-    }
+    const float* weights = value ? nullptr : query ? a.q_norm : a.k_norm;
+    Head h, weight, angles;
+    if (weights) load_head(weight, weights, F32, first);
     after_previous();
-    const u64 row = block_id();
-    if (head >= a.q_heads + 2 * a.kv_heads) return;
-    float* from = a.qkv + (row * (a.q_heads + 2 * a.kv_heads) + head) * HEAD_DIM;
-    const u64 part_size = (u64)a.rows * (a.q_heads + 2 * a.kv_heads) * HEAD_DIM;
-    for (int j = 0; j < PAIRS; j++) {
-        cosines[j] = h.real[j] ? a.angles[row * HEAD_DIM + lane + j * 32] : 0.f;
-        sines[j] = h.real[j] ? a.angles[row * HEAD_DIM + HALF + lane + j * 32] : 0.f;
-    }
-    for (int j = 0; j < 2 * PAIRS; j++) {
-        const u32 i = lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF;
-        float x[PARTS];
+    const u64 row = block_id(), at = (row * heads + head) * HEAD_DIM + first, part_size = (u64)a.rows * heads * HEAD_DIM;
+    Head parts[PARTS];
 #pragma unroll
-        for (u32 part = 0; part < PARTS; part++) x[part] = h.real[j] ? from[part * part_size + i] : 0.f;
-        h.x[j] = x[0];
+    for (int part = 0; part < PARTS; part++) load_head(parts[part], a.qkv, F32, part * part_size + at);
+    load_head(angles, a.angles, F32, row * HEAD_DIM + first);
+    const u32 page = a.slots[2 * row], slot = a.slots[2 * row + 1];
+    h = parts[0];
+    float squares = 0.f;
 #pragma unroll
-        for (u32 part = 1; part < PARTS; part++) h.x[j] += x[part];
+    for (int j = 0; j < 2 * EACH; j++) {
+        float& x = h.x[j / EACH][j % EACH];
+#pragma unroll
+        for (int part = 1; part < PARTS; part++) x += parts[part].x[j / EACH][j % EACH];
+        squares = fmaf(x, x, squares);
     }
-    if (!value) {
-        if (weights) norm(h, weight, query ? a.q_eps : a.k_eps);
-        turn(h, cosines, sines);
-    }
+    squares = lanes_sum<LANES>(squares);
+    if (weights) norm(h, weight, squares, query ? a.q_eps : a.k_eps);
+    if (!value) turn(h, angles);
+    const u32 parameters = parameters_of<LANES>((const float(&)[2 * EACH])h);
+    if (own >= heads) return;
     if (query) {
-        for (int j = 0; j < 2 * PAIRS; j++)
-            if (h.real[j]) from[lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF] = h.x[j];
+        store_some(a.qkv, F32, at, h.x[0]);
+        store_some(a.qkv, F32, at + HALF, h.x[1]);
         return;
     }
-    const u32 kv_head = (head - a.q_heads) % a.kv_heads, page = a.slots[2 * row], slot = a.slots[2 * row + 1];
     if (page == NOWHERE) return;
-    const u32 parameters = parameters_of(h.x, h.real);
+    const u32 kv_head = (head - a.q_heads) % a.kv_heads;
     u8* to = row_at(a.place, value, kv_head, page, slot);
-    for (int j = 0; j < 2 * PAIRS; j++)
-        if (h.real[j]) encode(to, lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF, h.x[j], parameters);
-    if (QUANTISED && lane == 0) *(u32*)parameters_at(a.place, value, kv_head, page, slot) = parameters;
+    encode(to, first, h.x[0], parameters);
+    encode(to, first + HALF, h.x[1], parameters);
+    if (QUANTISED && thread_id() % LANES == 0) *(u32*)parameters_at(a.place, value, kv_head, page, slot) = parameters;
 }

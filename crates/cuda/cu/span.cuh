@@ -1,6 +1,12 @@
 // A span: SPAN positions, some tiles, of one head in shared memory: keys, values, and for the quantised the parameters
 // of both. The threads of a block copy it together.
 #include "work.cuh"
+#if GROUPED
+#include "group.cuh"
+#define SPAN_UNIT_AT(row, unit) group_unit_at(row, unit, SPAN)
+#else
+#define SPAN_UNIT_AT(row, unit) unit_at(row, unit)
+#endif
 
 #define SPAN_BYTES (2 * SPAN * ROW_STRIDE + (QUANTISED ? 8 * SPAN : 0))
 #define THREADS (WARPS * 32)
@@ -58,7 +64,7 @@ FN void fetch_span(const Spans& s, const Args& a, int i) {
             const Row where = rows[row];
             const bool real = where.page != NO_PAGE;
             const u8* from = real ? base + where.page * a.place.page_bytes + where.slot * ROW_BYTES + unit * 16 : base;
-            char* keys = to + unit_at(row, unit);
+            char* keys = to + SPAN_UNIT_AT(row, unit);
             copy16(keys, from, real ? 16 : 0);
             copy16(keys + SPAN * ROW_STRIDE, from + to_values, real ? 16 : 0);
         }

@@ -18,6 +18,11 @@ pub(crate) const ROTATE: Kernel = Kernel::new::<RotateArgs>("rotate").overlappin
 pub(crate) const ATTENTION: Kernel = Kernel::new::<AttentionArgs>("attention").overlapping();
 pub(crate) const CHUNK: Kernel = Kernel::new::<AttentionArgs>("attention_chunk");
 
+/// The compute capability that multiplies by groups of warps, as in `cu/group.cuh`; later ones do that in other ways.
+pub(crate) const GROUPING: (i32, i32) = (9, 0);
+/// Threads of a block of `cu/rotate.cu`.
+const ROTATING: u32 = 128;
+
 #[repr(C)]
 struct AnglesArgs {
     positions: u64,
@@ -185,7 +190,8 @@ impl Cuda {
         };
         let count = if staged.is_some() { count } else { rows.tokens.len() };
         let kernel = ROTATE.with_head(arena.layout()).with_product(ProductOptions::of(qkv));
-        let grid = Grid::new(count, (heads.q + 2 * heads.kv).div_ceil(4), 128);
+        let threads = (heads.q + 2 * heads.kv) * lanes_of(heads.dim);
+        let grid = Grid::new(count, threads.div_ceil(ROTATING as usize), ROTATING);
         qkv.set_parts(1);
         if self.left_out(Only::Kernel("rotate")) {
             return Ok(());
@@ -212,7 +218,8 @@ impl Cuda {
         let mut batches = self.batches.borrow_mut();
         let layout = arena.layout();
         let batch = batches.get(&self.device, layout.page_size, rows.spans, tables, arena.pages())?;
-        let key = PlanKey::new(spec, layout, self.deterministic(), self.tuning.get());
+        let groups = self.capability() == GROUPING;
+        let key = PlanKey::new(spec, layout, self.deterministic(), groups, self.tuning.get());
         let placed = batch.plan(key, |tables| {
             let plan = Plan::new(self.device.processors(), key, tables.page_size, &tables.spans);
             Placed::new(&self.device, plan, &tables.origins())
@@ -269,6 +276,15 @@ impl Cuda {
         let grid = Grid { shared: shape.shared as u32, ..grid };
         // SAFETY: the caller's promise.
         unsafe { launch(&*self.device, kernel, grid, args) }
+    }
+}
+
+/// `LANES` of `cu/rotate.cu`.
+fn lanes_of(head_dim: usize) -> usize {
+    match head_dim {
+        256 => 32,
+        96 | 128 => 16,
+        _ => 8,
     }
 }
 

@@ -21,8 +21,6 @@ pub(crate) const LINEAR: Kernel = Kernel::new::<LinearArgs>("linear");
 struct AddArgs {
     x: u64,
     count: u64,
-    parts: u32,
-    unused: i32,
 }
 
 #[repr(C)]
@@ -143,12 +141,11 @@ impl Cuda {
             rows: x.rows() as u32,
         };
         // Many rows are better off with several blocks on a multiprocessor, but the order of sums depends on it.
-        let fours = x.cols().div_ceil(4);
-        let (options, threads) = match !self.deterministic() && x.rows() > self.device.processors() {
-            true => (NormOptions { kept: 2, min_blocks: 2 }, fours.div_ceil(2)),
-            false => (NormOptions { kept: fours.div_ceil(1024).clamp(1, 2), min_blocks: 1 }, fours),
-        };
-        let grid = Grid::new(x.rows(), 1, threads_for(threads, options.most_threads()));
+        let many = !self.deterministic() && x.rows() > self.device.processors();
+        let (fours, min_blocks) = (x.cols().div_ceil(4), if many { 2 } else { 1 });
+        let kept = fours.div_ceil(NormOptions::MOST_THREADS / min_blocks).clamp(1, 2);
+        let options = NormOptions { kept, min_blocks, before: before.is_some() };
+        let grid = Grid::new(x.rows(), 1, threads_for(fours.div_ceil(kept), options.most_threads()));
         let product = delta.map_or(ProductOptions::WHOLE, ProductOptions::of);
         if self.left_out(Only::Kernel("norm")) {
             return Ok(());
@@ -172,8 +169,10 @@ impl Cuda {
             act: i32::from(act == Activation::Gelu),
             rows: out.rows() as u32,
         };
-        let threads = threads_for(out.cols().div_ceil(4), 256);
-        let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * threads as usize), threads);
+        // `FOURS` of `cu/gated.cu`.
+        let fours = if gate_up.precision() == Precision::F32 { 1 } else { 2 };
+        let threads = threads_for(out.cols().div_ceil(4 * fours), 256);
+        let grid = Grid::new(out.rows(), out.cols().div_ceil(4 * fours * threads as usize), threads);
         if self.left_out(Only::Kernel("gated")) {
             return Ok(());
         }
@@ -251,6 +250,8 @@ impl Cuda {
             precision: w.precision,
             out_precision,
             deterministic: self.deterministic(),
+            // Where numbers are short there is room for two.
+            most_parts: if few { 1 } else { Precision::F32.bytes() / out_precision.bytes() },
         };
         if self.left_out(Only::Product(w.rows, w.cols)) {
             return Ok(());
@@ -262,9 +263,12 @@ impl Cuda {
             None => unsafe { self.multiply(product) },
         };
         // SAFETY: the shapes were checked above.
-        if unsafe { !self.device.multiply(product, few.then_some(&own))? } {
-            own()?;
-            out.set_parts(parts);
+        match unsafe { self.device.multiply(product, few.then_some(&own))? } {
+            Some(parts) => out.set_parts(parts),
+            None => {
+                own()?;
+                out.set_parts(parts);
+            }
         }
         Ok(())
     }
@@ -275,10 +279,11 @@ impl Cuda {
             return Ok(());
         }
         let count = x.rows() * x.cols();
-        let args = AddArgs { x: x.address(), count: count as u64, parts: x.parts() as u32, unused: 0 };
+        let args = AddArgs { x: x.address(), count: count as u64 };
+        let kernel = ADD.with_product(ProductOptions::of(x));
         x.set_parts(1);
         // SAFETY: there is room for the parts.
-        unsafe { launch(&*self.device, ADD, Grid::new(count.div_ceil(256), 1, 256), &args) }
+        unsafe { launch(&*self.device, kernel, Grid::new(count.div_ceil(256), 1, 256), &args) }
     }
 
     /// # Safety
@@ -305,3 +310,6 @@ impl Cuda {
 pub(crate) fn threads_for(cols: usize, most: u32) -> u32 {
     (cols.div_ceil(32) as u32 * 32).clamp(32, most)
 }
+
+#[cfg(test)]
+mod tests;

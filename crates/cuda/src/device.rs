@@ -35,6 +35,8 @@ pub(crate) struct Product {
     pub(crate) out_precision: Precision,
     /// The sum of a result may not depend on the number of rows.
     pub(crate) deterministic: bool,
+    /// How many parts of the sums `out` has room for, one after another.
+    pub(crate) most_parts: usize,
 }
 
 /// Launches a product by a kernel of ours.
@@ -74,11 +76,15 @@ pub(crate) trait Device: Send + Sync {
     /// # Safety
     /// `args` points to the arguments that the kernel's text declares, and what they point to is there.
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError>;
-    /// By the matrix library; `false`, and nothing done, where it does not take the shape, or `own`, which is another
-    /// way to the same product, was found faster.
+    /// By the matrix library, in some parts, whose number is returned; `None`, and nothing done, where it does not take
+    /// the shape, or `own`, which is another way to the same product, was found faster.
     /// # Safety
     /// The addresses have room for the shapes.
-    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError>;
+    unsafe fn multiply(
+        &self,
+        product: Product,
+        own: Option<OwnWay<'_>>,
+    ) -> Result<Option<usize>, BackendError>;
 
     // Steps that are recorded and replayed.
     /// Memory of the host that the device reads by itself.

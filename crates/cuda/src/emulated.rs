@@ -177,8 +177,8 @@ impl Device for Emulated {
         Ok(())
     }
 
-    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
-        Ok(false)
+    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<Option<usize>, BackendError> {
+        Ok(None)
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {
@@ -257,6 +257,7 @@ mod fast {
             stages,
             min_blocks: 1,
             staggered: stages == 3,
+            grouped: false,
         };
         for chunk in [of(1, 32, 2), of(2, 16, 3)] {
             let cuda = emulated(false);

@@ -1,6 +1,7 @@
 //! The device that is there: driver, stream, kernels.
 
 pub mod bench;
+mod clock;
 mod compile;
 mod gemm;
 mod graph;
@@ -178,7 +179,11 @@ impl Device for Gpu {
             .map_err(|error| BackendError::Device(format!("launching {}: {error}", kernel.name)))
     }
 
-    unsafe fn multiply(&self, product: Product, own: Option<OwnWay<'_>>) -> Result<bool, BackendError> {
+    unsafe fn multiply(
+        &self,
+        product: Product,
+        own: Option<OwnWay<'_>>,
+    ) -> Result<Option<usize>, BackendError> {
         self.bind()?;
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.

@@ -50,12 +50,17 @@ pub(crate) struct NormOptions {
     pub(crate) kept: usize,
     /// Blocks on a multiprocessor at least: bounds registers and threads.
     pub(crate) min_blocks: usize,
+    /// What is added is normed itself.
+    pub(crate) before: bool,
 }
 
 impl NormOptions {
+    /// Of a multiprocessor's blocks together.
+    pub(crate) const MOST_THREADS: usize = 1024;
+
     /// The most threads of a block.
     pub(crate) fn most_threads(&self) -> u32 {
-        1024 / self.min_blocks as u32
+        (Self::MOST_THREADS / self.min_blocks) as u32
     }
 }
 
@@ -110,6 +115,8 @@ pub struct ChunkOptions {
     pub min_blocks: usize,
     /// Half of the warps is behind the others by half a span.
     pub staggered: bool,
+    /// Warps multiply in groups of four: see `cu/group.cuh`. Then all are staggered.
+    pub grouped: bool,
 }
 
 impl Kernel {
@@ -181,7 +188,11 @@ impl Kernel {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
         if let Some(norm) = self.norm {
-            options.extend([("KEPT", norm.kept), ("MIN_BLOCKS", norm.min_blocks)]);
+            options.extend([
+                ("KEPT", norm.kept),
+                ("MIN_BLOCKS", norm.min_blocks),
+                ("BEFORE", usize::from(norm.before)),
+            ]);
         }
         if let Some(product) = self.product {
             options.extend([("PARTS", product.parts), ("PRODUCT", product.precision as usize)]);
@@ -212,6 +223,7 @@ impl Kernel {
                 ("STAGES", chunk.stages),
                 ("MIN_BLOCKS", chunk.min_blocks),
                 ("STAGGERED", usize::from(chunk.staggered)),
+                ("GROUPED", usize::from(chunk.grouped)),
             ]);
         }
         options
@@ -235,7 +247,7 @@ macro_rules! texts {
 
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
-    "span.cuh" "attention_chunk.cuh" "attention_chunk.cu"
+    "span.cuh" "group.cuh" "attention_chunk.cuh" "attention_warp.cuh" "attention_group.cuh" "attention_chunk.cu"
     "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "stream.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];

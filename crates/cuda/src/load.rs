@@ -83,7 +83,16 @@ mod tests {
 
     fn key(kv_heads: usize, head_dim: usize, element_bytes: usize) -> PlanKey {
         let tuning = Tuning::default();
-        PlanKey { window: 0, kv_heads, group: 4, head_dim, element_bytes, deterministic: false, tuning }
+        PlanKey {
+            window: 0,
+            kv_heads,
+            group: 4,
+            head_dim,
+            element_bytes,
+            deterministic: false,
+            groups: false,
+            tuning,
+        }
     }
 
     fn chosen(batch: usize, context: u32, [kv_heads, head_dim, bytes]: [usize; 3]) -> (Cuts, [usize; 3]) {

@@ -67,7 +67,10 @@ impl CudaBuf {
     }
     /// From here on; there is room for them.
     pub(crate) fn set_parts(&self, parts: usize) {
-        assert!(parts * self.rows * self.cols * 4 <= self.memory.bytes(), "room for {parts} parts");
+        assert!(
+            parts * self.rows * self.cols * self.precision.bytes() <= self.memory.bytes(),
+            "room for {parts} parts"
+        );
         self.parts.set(parts);
     }
     /// Room for so many parts, whose contents are undefined.

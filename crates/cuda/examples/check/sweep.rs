@@ -169,7 +169,15 @@ pub(crate) fn chunks(bench: &Bench, report: &mut Report) -> Result<(), String> {
     ] {
         let (case, flops) = chunk(heads, dtype, rows, context);
         let of = |&[strips, warps, span, stages, min_blocks, staggered]: &Options| {
-            let chunk = ChunkOptions { strips, warps, span, stages, min_blocks, staggered: staggered == 1 };
+            let chunk = ChunkOptions {
+                strips,
+                warps,
+                span,
+                stages,
+                min_blocks,
+                staggered: staggered == 1,
+                grouped: false,
+            };
             Tuning { chunk: Some(chunk), ..Tuning::default() }
         };
         let tunings: Vec<_> = [Tuning::default()].into_iter().chain(options.iter().map(of)).collect();

@@ -1,4 +1,5 @@
 use crate::emulated::emulated;
+use crate::kernels::ChunkOptions;
 use crate::plan::Tuning;
 use octavo_backend::{
     AttentionSpec, Backend, Heads, PageLayout, Rows, Span, TableView, TensorRef, WeightDtype, WeightFormat,
@@ -83,6 +84,29 @@ fn chunks_of_wide_heads_attend_like_few_rows() {
             let case = Case { heads: Heads { q: 2, kv: 1, dim }, dtype, window, tokens, rows };
             let usual = attended(case, false, Tuning::default());
             assert_near(case, &attended(case, true, Tuning::default()), &usual);
+        }
+    }
+}
+
+/// By products of groups of four warps: two groups, spans as long as all that each product takes, windows.
+#[test]
+fn groups_of_warps_attend_like_few_rows() {
+    for (dtype, span) in [(KvDtype::Bf16, 64), (KvDtype::F16, 128)] {
+        for (dim, window, tokens, rows) in
+            [(128, None, 300, 150), (64, Some(70), 300, 200), (64, None, 90, 90)]
+        {
+            let case = Case { heads: Heads { q: 2, kv: 1, dim }, dtype, window, tokens, rows };
+            let chunk = ChunkOptions {
+                strips: 1,
+                warps: 8,
+                span,
+                stages: 3,
+                min_blocks: 1,
+                staggered: true,
+                grouped: true,
+            };
+            let grouped = attended(case, false, Tuning { chunk: Some(chunk), ..Tuning::default() });
+            assert_near(case, &attended(case, true, Tuning::default()), &grouped);
         }
     }
 }

@@ -121,8 +121,8 @@ impl Bench {
         self.product_by(rows, outputs, cols, &|product| {
             // SAFETY: `product_by` allocates for these shapes.
             match unsafe { self.gpu.multiply(product, None)? } {
-                true => Ok(()),
-                false => Err(BackendError::Unsupported {
+                Some(_) => Ok(()),
+                None => Err(BackendError::Unsupported {
                     what: format!("a product of {rows} rows and {cols} columns with {outputs} outputs"),
                     instead: "multiples of 8 are".into(),
                 }),
@@ -153,6 +153,7 @@ impl Bench {
                     precision: Precision::Bf16,
                     out_precision: Precision::F32,
                     deterministic: self.cuda.deterministic(),
+                    most_parts: 1,
                 };
                 multiply(product)?;
             }

@@ -1,5 +1,6 @@
 //! Kernel texts to machine code, by NVRTC, kept on disk.
 
+use crate::attention::GROUPING;
 use crate::kernels::Kernel;
 use cudarc::nvrtc::{result, sys};
 use octavo_backend::BackendError;
@@ -15,8 +16,10 @@ pub(super) struct Compiler {
 impl Compiler {
     /// Kernels for a compute capability, kept in a folder within `cache`.
     pub(super) fn new((major, minor): (i32, i32), cache: Option<PathBuf>) -> Self {
+        // With what this one has and no later one: products of groups of warps.
+        let extra = if (major, minor) == GROUPING { "a" } else { "" };
         Self {
-            architecture: format!("sm_{major}{minor}"),
+            architecture: format!("sm_{major}{minor}{extra}"),
             cache: cache.map(|folder| folder.join("octavo").join("kernels")),
         }
     }
@@ -120,13 +123,13 @@ mod tests {
         let parts = ProductOptions { parts: 3, precision: Precision::F32 };
         let short = ProductOptions { parts: 1, precision: Precision::Bf16 };
         let plain = [
-            ADD,
+            ADD.with_product(parts),
             ANGLES,
             CONVERT,
             EMBED,
             GATED.with_product(parts),
             LINEAR,
-            NORM.with_product(short).with_norm(NormOptions { kept: 2, min_blocks: 2 }),
+            NORM.with_product(short).with_norm(NormOptions { kept: 2, min_blocks: 2, before: true }),
             FILL,
             READ,
             COPY,
@@ -152,8 +155,13 @@ mod tests {
                     stages: 3,
                     min_blocks: 1,
                     staggered: small_pages,
+                    grouped: false,
                 };
                 compiles(CHUNK.with_head(&layout).with_chunk(chunk));
+                if layout.element_bytes() == 2 && head_dim == 64 {
+                    let grouped = ChunkOptions { span: 128, staggered: true, grouped: true, ..chunk };
+                    compiles(CHUNK.with_head(&layout).with_chunk(grouped));
+                }
                 compiles(ROTATE.with_head(&layout).with_product(parts));
                 compiles(ATTENTION.with_head(&layout).with_attention(options));
             }

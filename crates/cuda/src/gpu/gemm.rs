@@ -1,16 +1,16 @@
 //! Products by cuBLASLt. For the sizes of recorded steps the algorithm is chosen once and kept: the fastest of those
 //! that the library proposes, or a kernel of ours. Otherwise, and where bits matter more, it is the first proposed.
 
+use super::clock::Clock;
 use crate::device::{OwnWay, Product};
 use crate::precision::Precision;
 use crate::steps::rung;
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t,
-    cublasLtMatmulPreferenceAttributes_t, cudaDataType,
+    cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayoutAttribute_t, cudaDataType,
 };
-use cudarc::driver::result as driver;
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
+use cudarc::driver::sys::CUstream;
 use octavo_backend::BackendError;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -21,10 +21,11 @@ const USUAL_ROWS: usize = 64;
 
 /// Algorithms that are tried.
 const TRIED: usize = 16;
-/// How often each.
-const TRIES: usize = 4;
-/// More than a device's cache holds: written between tries, so that each finds its weights in memory.
-const COLD: usize = 96 << 20;
+/// Parts of the columns whose products are tried, as a batch of them, if there is room for their sums: with few outputs
+/// one part keeps few processors busy. The library adds parts up in a kernel of its own; ours do while they read them.
+const IN_PARTS: usize = 2;
+/// How much slower a product may be that is not in parts.
+const WHOLE_MARGIN: f32 = 1.04;
 
 /// How much slower than the library's a kernel of ours may be, which in a step starts before the one before it has ended,
 /// and how much where that is most of its time: for so few rows, or so few weights.
@@ -46,12 +47,15 @@ struct Shape {
     recurs: bool,
     /// Whether there is another way than the library's.
     has_own: bool,
+    /// Room for sums of parts.
+    most_parts: usize,
 }
 
 /// How products of a shape are computed.
 #[derive(Clone, Copy)]
 enum Way {
-    Library(cublasLtMatmulAlgo_t),
+    /// In so many parts.
+    Library(cublasLtMatmulAlgo_t, usize),
     /// By a kernel of ours.
     Own,
 }
@@ -86,10 +90,10 @@ impl Gemm {
         p: Product,
         own: Option<OwnWay<'_>>,
         stream: CUstream,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<Option<usize>, BackendError> {
         // Rows of whole 16-byte units; others are rare and small.
         if !p.cols.is_multiple_of(8) || !p.outputs.is_multiple_of(8) {
-            return Ok(false);
+            return Ok(None);
         }
         if self.workspace == 0 {
             // SAFETY: kept for as long as the process lives.
@@ -99,12 +103,12 @@ impl Gemm {
         // SAFETY: the caller's promise.
         match unsafe { self.run(p, own, stream) } {
             Ok(done) => Ok(done),
-            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(false),
+            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
             Err(error) => Err(BackendError::Device(format!("a product of {p:?}: {error}"))),
         }
     }
 
-    /// Whether it was done.
+    /// In how many parts it was done, if it was.
     /// # Safety
     /// As for `multiply`.
     unsafe fn run(
@@ -112,30 +116,41 @@ impl Gemm {
         p: Product,
         own: Option<OwnWay<'_>>,
         stream: CUstream,
-    ) -> Result<bool, CublasError> {
+    ) -> Result<Option<usize>, CublasError> {
         let rounded = rung(p.rows).unwrap_or(p.rows.next_power_of_two());
         let rows = if p.deterministic { USUAL_ROWS } else { rounded };
         let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
-        let Product { outputs, cols, precision, out_precision, deterministic, .. } = p;
-        let has_own = own.is_some();
-        let shape = Shape { rows, outputs, cols, precision, out_precision, deterministic, recurs, has_own };
+        let Product { outputs, cols, precision, out_precision, deterministic, most_parts, .. } = p;
+        let shape = Shape {
+            rows,
+            outputs,
+            cols,
+            precision,
+            out_precision,
+            deterministic,
+            recurs,
+            has_own: own.is_some(),
+            most_parts,
+        };
         let way = match self.chosen.get(&shape) {
             Some(way) => *way,
             None => {
-                let proposed = self.proposed(shape)?;
+                let proposed = self.proposed(&shape, 1)?;
                 let way = match recurs {
                     // SAFETY: the caller's promise.
                     true => unsafe { self.fastest(p, &shape, &proposed, own, stream) },
-                    false => Way::Library(proposed[0]),
+                    false => Way::Library(proposed[0], 1),
                 };
                 self.chosen.insert(shape, way);
                 way
             }
         };
         match way {
-            Way::Own => Ok(false),
-            // SAFETY: the caller's promise.
-            Way::Library(algorithm) => unsafe { self.run_by(p, &shape, &algorithm, stream) }.map(|()| true),
+            Way::Own => Ok(None),
+            Way::Library(algorithm, parts) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.run_by(p, &shape, parts, &algorithm, stream) }.map(|()| Some(parts))
+            }
         }
     }
 
@@ -145,10 +160,11 @@ impl Gemm {
         &self,
         p: Product,
         shape: &Shape,
+        parts: usize,
         algorithm: &cublasLtMatmulAlgo_t,
         stream: CUstream,
     ) -> Result<(), CublasError> {
-        let descriptors = Descriptors::new(p.rows, shape)?;
+        let descriptors = Descriptors::new(p.rows, shape, parts)?;
         let (one, zero) = (1.0f32, 0.0f32);
         // SAFETY: descriptors of the product's shapes, the caller's addresses, numbers that outlive the call.
         unsafe {
@@ -184,26 +200,52 @@ impl Gemm {
         own: Option<OwnWay<'_>>,
         stream: CUstream,
     ) -> Way {
-        let mut best = (f32::INFINITY, Way::Library(proposed[0]));
-        let Some(clock) = Clock::new(stream) else { return best.1 };
-        // One that does not run is not chosen; an error that lasts is met by the product itself.
-        for algorithm in proposed {
-            // SAFETY: the caller's promise.
-            let time = clock.least(|| unsafe { self.run_by(p, shape, algorithm, stream) }.ok());
-            if time.is_some_and(|time| time < best.0) {
-                best = (time.unwrap_or(best.0), Way::Library(*algorithm));
+        let whole = proposed[0];
+        let Some(clock) = Clock::new(stream) else { return Way::Library(whole, 1) };
+        // SAFETY: the caller's promise.
+        let (mut time, algorithm) = unsafe { self.quickest(p, shape, 1, proposed, &clock) };
+        let mut best = Way::Library(algorithm.unwrap_or(whole), 1);
+        if IN_PARTS <= shape.most_parts && shape.cols.is_multiple_of(8 * IN_PARTS) {
+            let proposed = self.proposed(shape, IN_PARTS).unwrap_or_default();
+            // SAFETY: the caller's promise, and there is room for the parts.
+            let (in_parts, algorithm) = unsafe { self.quickest(p, shape, IN_PARTS, &proposed, &clock) };
+            if let Some(algorithm) = algorithm.filter(|_| WHOLE_MARGIN * in_parts < time) {
+                (time, best) = (in_parts, Way::Library(algorithm, IN_PARTS));
             }
         }
-        let time = own.and_then(|own| clock.least(|| own().ok()));
+        let own_time = own.and_then(|own| clock.least(|| own().ok()));
         let is_small = p.rows <= SMALL_ROWS || p.outputs * p.cols <= SMALL_WEIGHTS;
         let margin = if is_small { SMALL_MARGIN } else { OWN_MARGIN };
-        if time.is_some_and(|time| time < margin * best.0) { Way::Own } else { best.1 }
+        if own_time.is_some_and(|own| own < margin * time) { Way::Own } else { best }
+    }
+
+    /// Milliseconds of the quickest of those proposed, of which one that does not run is not chosen: an error that lasts
+    /// is met by the product itself.
+    /// # Safety
+    /// As for `multiply`.
+    unsafe fn quickest(
+        &self,
+        p: Product,
+        shape: &Shape,
+        parts: usize,
+        proposed: &[cublasLtMatmulAlgo_t],
+        clock: &Clock,
+    ) -> (f32, Option<cublasLtMatmulAlgo_t>) {
+        let mut best = (f32::INFINITY, None);
+        for algorithm in proposed {
+            // SAFETY: the caller's promise.
+            let run = || unsafe { self.run_by(p, shape, parts, algorithm, clock.stream()) }.ok();
+            if let Some(time) = clock.least(run).filter(|time| *time < best.0) {
+                best = (time, Some(*algorithm));
+            }
+        }
+        best
     }
 
     /// What the library proposes, the likeliest first; at least one.
-    fn proposed(&self, shape: Shape) -> Result<Vec<cublasLtMatmulAlgo_t>, CublasError> {
+    fn proposed(&self, shape: &Shape, parts: usize) -> Result<Vec<cublasLtMatmulAlgo_t>, CublasError> {
         use cublasLtMatmulPreferenceAttributes_t as Attribute;
-        let d = Descriptors::new(shape.rows, &shape)?;
+        let d = Descriptors::new(shape.rows, shape, parts)?;
         let preference = result::create_matmul_pref()?;
         let workspace = WORKSPACE;
         // A sum in parts keeps them apart and adds them in one order, whatever the rows.
@@ -249,56 +291,10 @@ impl Gemm {
     }
 }
 
-/// The device's clock on a stream, and memory to empty its cache with.
-struct Clock {
-    stream: CUstream,
-    start: CUevent,
-    end: CUevent,
-    cold: u64,
-}
-
-impl Clock {
-    /// `None` where there is no memory for it.
-    fn new(stream: CUstream) -> Option<Self> {
-        let timed = CUevent_flags::CU_EVENT_DEFAULT;
-        let (start, end) = (driver::event::create(timed).ok()?, driver::event::create(timed).ok()?);
-        // SAFETY: freed in the order of the stream by `drop`.
-        let cold = unsafe { driver::malloc_async(stream, COLD) }.ok()?;
-        Some(Self { stream, start, end, cold })
-    }
-
-    /// Milliseconds of the quickest of some runs; `None` if one failed.
-    fn least(&self, run: impl Fn() -> Option<()>) -> Option<f32> {
-        let once = || {
-            // SAFETY: live events and stream, as much memory as is written.
-            unsafe {
-                driver::memset_d8_async(self.cold, 0, COLD, self.stream).ok()?;
-                driver::event::record(self.start, self.stream).ok()?;
-                run()?;
-                driver::event::record(self.end, self.stream).ok()?;
-                driver::event::synchronize(self.end).ok()?;
-                driver::event::elapsed(self.start, self.end).ok()
-            }
-        };
-        let times: Option<Vec<f32>> = (0..TRIES).map(|_| once()).collect();
-        times?.into_iter().reduce(f32::min)
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed here alone.
-        unsafe {
-            let _ = driver::free_async(self.cold, self.stream);
-            let _ = driver::event::destroy(self.start);
-            let _ = driver::event::destroy(self.end);
-        }
-    }
-}
-
 impl Descriptors {
     /// The library counts columns first: `outᵀ[outputs, rows] = w[cols, outputs]ᵀ · x[cols, rows]`.
-    fn new(rows: usize, shape: &Shape) -> Result<Self, CublasError> {
+    /// The sums of `parts` stretches of the columns follow each other.
+    fn new(rows: usize, shape: &Shape, parts: usize) -> Result<Self, CublasError> {
         let [input, output] = [shape.precision, shape.out_precision].map(|precision| match precision {
             Precision::F32 => cudaDataType::CUDA_R_32F,
             Precision::Bf16 => cudaDataType::CUDA_R_16BF,
@@ -314,11 +310,27 @@ impl Descriptors {
         unsafe {
             result::set_matmul_desc_attribute(product, attribute, (&raw const transpose).cast(), 4)?;
         }
+        let layout = |precision, [inner, outer]: [u64; 2], line: u64, next: i64| {
+            let layout = result::create_matrix_layout(precision, inner, outer, line as i64)?;
+            let parts = parts as i32;
+            // SAFETY: a live descriptor, and attributes of four and eight bytes.
+            unsafe {
+                use cublasLtMatrixLayoutAttribute_t as Attribute;
+                let set = |attribute, value, bytes| {
+                    result::set_matrix_layout_attribute(layout, attribute, value, bytes)
+                };
+                set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const parts).cast(), 4)?;
+                let next = (&raw const next).cast();
+                set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, next, 8)?;
+            }
+            Ok(layout)
+        };
+        let part = cols / parts as u64;
         Ok(Self {
             product,
-            w: result::create_matrix_layout(input, cols, outputs, cols as i64)?,
-            x: result::create_matrix_layout(input, cols, rows as u64, cols as i64)?,
-            out: result::create_matrix_layout(output, outputs, rows as u64, outputs as i64)?,
+            w: layout(input, [part, outputs], cols, part as i64)?,
+            x: layout(input, [part, rows as u64], cols, part as i64)?,
+            out: layout(output, [outputs, rows as u64], outputs, rows as i64 * outputs as i64)?,
         })
     }
 }

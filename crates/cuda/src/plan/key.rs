@@ -11,6 +11,8 @@ const CHUNK_LINES: usize = 33;
 const LEAST_CHUNK_PART: u32 = 32;
 /// Shared memory that a block may have; a multiprocessor has 1 KiB more.
 pub(super) const SHARED: usize = 227 << 10;
+/// `GROUP_EIGHT` of `cu/group.cuh`.
+const GROUP_UNIT: usize = 1024;
 /// What a block takes beyond rings and results.
 pub(super) const RESERVED: usize = 1536;
 
@@ -23,6 +25,8 @@ pub(crate) struct PlanKey {
     pub(crate) head_dim: usize,
     pub(crate) element_bytes: usize,
     pub(crate) deterministic: bool,
+    /// The device multiplies by groups of warps.
+    pub(crate) groups: bool,
     pub(crate) tuning: Tuning,
 }
 
@@ -48,6 +52,7 @@ impl PlanKey {
         spec: &AttentionSpec,
         layout: &PageLayout,
         deterministic: bool,
+        groups: bool,
         tuning: Tuning,
     ) -> Self {
         Self {
@@ -57,6 +62,7 @@ impl PlanKey {
             head_dim: spec.heads.dim,
             element_bytes: layout.element_bytes(),
             deterministic,
+            groups,
             tuning,
         }
     }
@@ -100,13 +106,17 @@ impl PlanKey {
     /// By measurement: where the registers suffice, more warps.
     pub(super) fn chunk(&self) -> ChunkOptions {
         let (large, quantised) = (self.head_dim > 128, self.element_bytes == 1);
+        if self.groups && self.element_bytes == 2 && matches!(self.head_dim, 64 | 128) {
+            let usual =
+                ChunkOptions { warps: 8, span: 128, staggered: true, grouped: true, ..ChunkOptions::PLAIN };
+            return self.tuning.chunk.unwrap_or(usual);
+        }
         let mut usual = ChunkOptions {
-            strips: 1,
             warps: if large { 8 } else { 12 },
             span: if self.head_dim * self.element_bytes.max(2) > 256 { 32 } else { 64 },
             stages: if quantised { 2 } else { 3 },
-            min_blocks: 1,
             staggered: !quantised,
+            ..ChunkOptions::PLAIN
         };
         while self.shared_bytes(&Program::Chunk(usual), 0) + RESERVED > SHARED {
             usual = match usual.stages {
@@ -151,15 +161,19 @@ impl PlanKey {
             Program::Columns(o) => {
                 o.warps * o.stages * self.stage_bytes() + 16 + self.results_bytes(o.warps, columns)
             }
-            // The ring, where the rows of two spans lie, the queries.
+            // The ring; where the rows of two spans lie; the queries, or what it takes to begin at a unit of the groups'.
             Program::Chunk(o) => {
-                o.stages * self.positions_bytes(o.span) + 2 * o.span * 8 + o.lines() * self.head_dim * 2
+                let rest = if o.grouped { GROUP_UNIT } else { o.lines() * self.head_dim * 2 };
+                o.stages * self.positions_bytes(o.span) + 2 * o.span * 8 + rest
             }
         }
     }
 }
 
 impl ChunkOptions {
+    const PLAIN: Self =
+        Self { strips: 1, warps: 8, span: 64, stages: 3, min_blocks: 1, staggered: false, grouped: false };
+
     /// Lines of a block: rows times heads of a group.
     pub(super) fn lines(&self) -> usize {
         16 * self.strips * self.warps

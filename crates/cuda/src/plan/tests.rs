@@ -85,9 +85,17 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
                     [(bytes, 1, false, 16), (bytes, 8, false, 16), (bytes, 2, true, 16), (bytes, 2, false, 4)]
                 })
             {
-                let tuning = Tuning::default();
-                let key =
-                    PlanKey { window: 0, kv_heads, group, head_dim, element_bytes, deterministic, tuning };
+                let (groups, tuning) = (kv_heads == 8, Tuning::default());
+                let key = PlanKey {
+                    window: 0,
+                    kv_heads,
+                    group,
+                    head_dim,
+                    element_bytes,
+                    deterministic,
+                    groups,
+                    tuning,
+                };
                 for (batch, rows, start) in
                     [(1, 1, 3000), (200, 1, 700), (80, 1, 9000), (3, 2, 50), (2, 300, 0)]
                 {
@@ -113,6 +121,7 @@ fn chunks_in_f32_of_wide_heads_are_left_to_the_kernel_for_few_columns() {
             head_dim,
             element_bytes,
             deterministic: false,
+            groups: false,
             tuning: Tuning::default(),
         };
         let plan = Plan::new(132, key, 16, &[Span { first_row: 0, rows: 300, start: 0 }]);
@@ -131,6 +140,7 @@ fn a_launch_looks_the_same_whatever_the_lengths() {
         head_dim: 128,
         element_bytes: 2,
         deterministic: false,
+        groups: true,
         tuning: Tuning::default(),
     };
     let plan = |context: u32| {
