@@ -59,15 +59,17 @@ KERNEL(rotate, Args, 128, 1) {
         h.real[j] = lane + (j % PAIRS) * 32 < HALF;
         weight[j] = weights && h.real[j] ? weights[lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF] : 1.f;
     }
-    after_previous();
     const u64 row = block_id();
-    if (head >= a.q_heads + 2 * a.kv_heads) return;
-    float* from = a.qkv + (row * (a.q_heads + 2 * a.kv_heads) + head) * HEAD_DIM;
-    const u64 part_size = (u64)a.rows * (a.q_heads + 2 * a.kv_heads) * HEAD_DIM;
+    // What was there before this step's first product.
+    const u32 page = query ? NOWHERE : a.slots[2 * row], slot = query ? 0 : a.slots[2 * row + 1];
     for (int j = 0; j < PAIRS; j++) {
         cosines[j] = h.real[j] ? a.angles[row * HEAD_DIM + lane + j * 32] : 0.f;
         sines[j] = h.real[j] ? a.angles[row * HEAD_DIM + HALF + lane + j * 32] : 0.f;
     }
+    after_previous();
+    if (head >= a.q_heads + 2 * a.kv_heads) return;
+    float* from = a.qkv + (row * (a.q_heads + 2 * a.kv_heads) + head) * HEAD_DIM;
+    const u64 part_size = (u64)a.rows * (a.q_heads + 2 * a.kv_heads) * HEAD_DIM;
     for (int j = 0; j < 2 * PAIRS; j++) {
         const u32 i = lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF;
         float x[PARTS];
@@ -86,7 +88,7 @@ KERNEL(rotate, Args, 128, 1) {
             if (h.real[j]) from[lane + (j % PAIRS) * 32 + (j / PAIRS) * HALF] = h.x[j];
         return;
     }
-    const u32 kv_head = (head - a.q_heads) % a.kv_heads, page = a.slots[2 * row], slot = a.slots[2 * row + 1];
+    const u32 kv_head = (head - a.q_heads) % a.kv_heads;
     if (page == NOWHERE) return;
     const u32 parameters = parameters_of(h.x, h.real);
     u8* to = row_at(a.place, value, kv_head, page, slot);
