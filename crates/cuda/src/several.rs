@@ -17,27 +17,24 @@ const MOST_AT_ONCE: usize = 6;
 /// The most chunks of a warp that are copied ahead.
 const DEEPEST: usize = 16;
 
-/// Weights from which units of 80 outputs are tried.
-const MANY_WEIGHTS: usize = 20 << 20;
-
 // In eighths of what a chunk of a unit of 64 outputs takes a warp, by measurement of whole steps.
 /// Sixteens of outputs of a unit, and the time of its chunk: 48 outputs take no less than 64.
 const CHUNK_TIMES: [(usize, usize); 3] = [(3, 8), (4, 8), (5, 10)];
 /// Starting and ending a unit.
 const UNIT_TIME: usize = 4;
 /// What a part takes others to add.
-const PART_TIME: usize = 2;
+const PART_TIME: usize = 4;
 
 /// How a product of many weights is cut, if it is one.
 pub(crate) fn large(processors: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
-    let weights = outputs * cols;
-    if rows > MOST_ROWS || weights < LEAST_WEIGHTS {
+    if rows > MOST_ROWS || outputs * cols < LEAST_WEIGHTS {
         return None;
     }
-    // What has a unit for every processor stays whole, and is faster in two smaller blocks on each.
+    // What has a unit for every processor stays whole, and is faster in two smaller blocks on each; of parts, units of 80
+    // outputs are slower than they seem.
     let is_whole = outputs.div_ceil(64) > processors;
     let (min_blocks, warps, most_parts) = if is_whole { (2, 4, 1) } else { (1, 8, MOST_PARTS) };
-    let sixteens = CHUNK_TIMES.into_iter().filter(|(sixteens, _)| *sixteens < 5 || weights >= MANY_WEIGHTS);
+    let sixteens = CHUNK_TIMES.into_iter().filter(|(sixteens, _)| *sixteens < 5 || is_whole);
     let shapes = sixteens.flat_map(|(sixteens, time)| {
         (1..=most_parts).map(move |parts| (Shape { min_blocks, warps, sixteens, parts }, time))
     });
@@ -122,9 +119,10 @@ mod tests {
         // Of Llama-3.2-3B, Qwen3-4B and Gemma-3-1B.
         assert_eq!(cut(16_384, 3072), Some((1, 256, 128)));
         assert_eq!(cut(5120, 3072), Some((3, 132, 256)));
+        assert_eq!(cut(3072, 8192), Some((2, 128, 256)));
         assert_eq!(cut(19_456, 2560), Some((1, 244, 128)));
         assert_eq!(cut(6144, 2560), Some((1, 128, 256)));
-        assert_eq!(cut(2560, 9728), Some((4, 128, 256)));
+        assert_eq!(cut(2560, 9728), Some((3, 120, 256)));
         // Of Qwen3-0.6B.
         assert_eq!(cut(6144, 1024), None);
     }
