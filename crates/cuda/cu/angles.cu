@@ -10,7 +10,7 @@ struct Args {
 };
 
 KERNEL(angles, Args, 128, 1) {
-    let_next_start();
+    // The next kernel starts when this one has ended: later ones read the angles before they wait.
     after_previous();
     float position = (float)a.positions[block_id()];
     float* out = a.out + (u64)block_id() * 2 * a.pairs;

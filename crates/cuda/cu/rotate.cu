@@ -61,13 +61,14 @@ KERNEL(rotate, Args, 128, 6) {
     const float* weights = value ? nullptr : query ? a.q_norm : a.k_norm;
     Head h, weight, angles;
     if (weights) load_head(weight, weights, F32, first);
-    after_previous();
     const u64 row = block_id(), at = (row * heads + head) * HEAD_DIM + first, part_size = (u64)a.rows * heads * HEAD_DIM;
+    // What was there before this step's first product.
+    load_head(angles, a.angles, F32, row * HEAD_DIM + first);
+    const u32 page = a.slots[2 * row], slot = a.slots[2 * row + 1];
+    after_previous();
     Head parts[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++) load_head(parts[part], a.qkv, F32, part * part_size + at);
-    load_head(angles, a.angles, F32, row * HEAD_DIM + first);
-    const u32 page = a.slots[2 * row], slot = a.slots[2 * row + 1];
     h = parts[0];
     float squares = 0.f;
 #pragma unroll

@@ -17,6 +17,7 @@ pub(crate) struct Kernel {
     product: Option<ProductOptions>,
     norm: Option<NormOptions>,
     pub(crate) stream: Option<StreamOptions>,
+    pub(crate) several: Option<SeveralOptions>,
     pub(crate) attention: Option<AttentionOptions>,
     chunk: Option<ChunkOptions>,
 }
@@ -91,6 +92,32 @@ impl StreamOptions {
     }
 }
 
+/// Of `cu/several.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct SeveralOptions {
+    pub(crate) rows: usize,
+    /// Sixteens of outputs of a unit.
+    pub(crate) sixteens: usize,
+    pub(crate) warps: usize,
+    /// Chunks of weights that are copied ahead.
+    pub(crate) depth: usize,
+    /// Chunks of rows that are loaded at once.
+    pub(crate) group: usize,
+    /// Whether a block has one unit, and a warp one group of it.
+    pub(crate) once: bool,
+    pub(crate) min_blocks: usize,
+}
+
+impl SeveralOptions {
+    /// Bytes of shared memory: a ring for each warp and its sums, `LINE` numbers for every row, which take the ring's
+    /// place where a block has one unit.
+    pub(crate) fn shared(&self, one_unit: bool) -> usize {
+        let ring = self.warps * self.depth * 1024 * self.sixteens;
+        let results = self.warps * self.rows * (16 * self.sixteens + 4) * 4;
+        if one_unit { ring.max(results) } else { ring + results }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AttentionOptions {
     /// Columns of a block, in eights.
@@ -130,6 +157,7 @@ impl Kernel {
             product: None,
             norm: None,
             stream: None,
+            several: None,
             attention: None,
             chunk: None,
         }
@@ -153,6 +181,10 @@ impl Kernel {
 
     pub(crate) fn with_stream(self, stream: StreamOptions) -> Self {
         Self { stream: Some(stream), ..self }
+    }
+
+    pub(crate) fn with_several(self, several: SeveralOptions) -> Self {
+        Self { several: Some(several), ..self }
     }
 
     pub(crate) fn with_attention(self, attention: AttentionOptions) -> Self {
@@ -206,6 +238,17 @@ impl Kernel {
                 ("MIN_BLOCKS", stream.min_blocks),
             ]);
         }
+        if let Some(several) = self.several {
+            options.extend([
+                ("ROWS", several.rows),
+                ("SIXTEENS", several.sixteens),
+                ("WARPS", several.warps),
+                ("DEPTH", several.depth),
+                ("GROUP", several.group),
+                ("ONCE", usize::from(several.once)),
+                ("MIN_BLOCKS", several.min_blocks),
+            ]);
+        }
         if let Some(attention) = self.attention {
             options.extend([
                 ("BLOCKS", attention.blocks),
@@ -248,7 +291,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "group.cuh" "attention_chunk.cuh" "attention_warp.cuh" "attention_group.cuh" "attention_chunk.cu"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "stream.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "stream.cu" "several.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 

@@ -34,6 +34,7 @@ mod memory;
 mod pages;
 mod plan;
 mod precision;
+mod several;
 mod stage;
 mod steps;
 mod stream;

@@ -5,6 +5,7 @@ use crate::backend::Cuda;
 use crate::device::{Grid, Product};
 use crate::kernels::{Kernel, StreamOptions};
 use crate::memory::launch;
+use crate::several;
 use octavo_backend::BackendError;
 
 pub(crate) const STREAM: Kernel = Kernel::new::<StreamArgs>("stream").overlapping();
@@ -29,11 +30,12 @@ const DEEPEST: usize = 6;
 const LOADED_ROWS: usize = 8;
 const MOST_PARTS_OF_MORE: usize = 4;
 /// Shared memory of a multiprocessor, and what a block takes beyond what it asks for.
-const SHARED: usize = 227 << 10;
-const RESERVED: usize = 1 << 10;
+pub(crate) const SHARED: usize = 227 << 10;
+pub(crate) const RESERVED: usize = 1 << 10;
 
+/// Of `cu/stream.cu` and of `cu/several.cu`.
 #[repr(C)]
-struct StreamArgs {
+pub(crate) struct StreamArgs {
     x: u64,
     w: u64,
     out: u64,
@@ -43,18 +45,26 @@ struct StreamArgs {
     precision: i32,
 }
 
-/// How a product is cut into units.
+/// How a product is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
-    options: StreamOptions,
+    pub(crate) kernel: Kernel,
+    pub(crate) grid: Grid,
     /// Whose sums lie apart.
     pub(crate) parts: usize,
-    units: usize,
 }
 
 impl Cut {
     /// Into so many parts, or as many as are best for 0.
-    fn new(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Self {
+    fn new(processors: usize, parts: usize, shape: [usize; 3]) -> Self {
+        let [rows, outputs, cols] = shape;
+        let is_several = rows > LOADED_ROWS;
+        if is_several
+            && parts == 0
+            && let Some(cut) = several::large(processors, shape)
+        {
+            return cut;
+        }
         let options = (1..=MOST_BLOCKS).rev().flat_map(|min_blocks| {
             let depths = (2..=DEEPEST).rev();
             depths.map(move |depth| StreamOptions {
@@ -69,7 +79,7 @@ impl Cut {
             .into_iter()
             .find(|o| o.min_blocks * (o.shared() + RESERVED) <= SHARED)
             .expect("two chunks of every warp fit");
-        let most_parts = if rows > LOADED_ROWS { MOST_PARTS_OF_MORE } else { MOST_PARTS };
+        let most_parts = if is_several { MOST_PARTS_OF_MORE } else { MOST_PARTS };
         let chunks = cols.div_ceil(StreamOptions::CHUNK);
         let parts = if parts == 0 { 1..=most_parts.min(chunks) } else { parts..=parts };
         let tiles = outputs.div_ceil(16 * SIXTEENS);
@@ -79,7 +89,13 @@ impl Cut {
             4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
         };
         let parts = parts.min_by_key(cost).expect("one part at least");
-        Self { options, parts, units: tiles * parts }
+        if is_several && let Some(cut) = several::small(processors, parts, shape) {
+            return cut;
+        }
+        let blocks = (tiles * parts).min(options.min_blocks * processors);
+        let grid = Grid::new(blocks, 1, 32 * options.warps as u32);
+        let grid = Grid { shared: options.shared() as u32, ..grid };
+        Self { kernel: STREAM.with_stream(options), grid, parts }
     }
 }
 
@@ -100,12 +116,8 @@ impl Cuda {
             parts: cut.parts as u32,
             precision: p.precision as i32,
         };
-        let options = cut.options;
-        let blocks = cut.units.min(options.min_blocks * self.device.processors());
-        let grid = Grid::new(blocks, 1, 32 * options.warps as u32);
-        let grid = Grid { shared: options.shared() as u32, ..grid };
         // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
-        unsafe { launch(&*self.device, STREAM.with_stream(options), grid, &args) }
+        unsafe { launch(&*self.device, cut.kernel, cut.grid, &args) }
     }
 }
 
@@ -128,7 +140,8 @@ mod tests {
     #[test]
     fn every_number_of_rows_fits_the_shared_memory() {
         for rows in 1..=FEW_ROWS {
-            let StreamOptions { depth, min_blocks, .. } = Cut::new(132, 0, [rows, 1024, 1024]).options;
+            let options = Cut::new(132, 0, [rows, 1024, 3072]).kernel.stream.expect("not several's");
+            let StreamOptions { depth, min_blocks, .. } = options;
             assert!(depth >= 2 && (rows > 32 || min_blocks == MOST_BLOCKS), "{rows}: {depth}, {min_blocks}");
         }
     }

@@ -103,9 +103,12 @@ mod tests {
     use crate::choose::{CHOOSE, PEAKS};
     use crate::dense::{ADD, CONVERT, EMBED, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
-    use crate::kernels::{AttentionOptions, ChunkOptions, NormOptions, ProductOptions, StreamOptions};
+    use crate::kernels::{
+        AttentionOptions, ChunkOptions, NormOptions, ProductOptions, SeveralOptions, StreamOptions,
+    };
     use crate::pages::{COPY, ROWS, ZERO};
     use crate::precision::Precision;
+    use crate::several::SEVERAL;
     use crate::stream::STREAM;
     use octavo_backend::PageLayout;
     use octavo_types::KvDtype;
@@ -143,6 +146,11 @@ mod tests {
         for (rows, warps) in [(1, 8), (24, 4), (64, 8)] {
             let options = StreamOptions { rows, sixteens: 2, warps, depth: 3, min_blocks: 16 / warps };
             compiles(STREAM.with_stream(options));
+        }
+        for (group, once) in [(2, false), (6, true)] {
+            let options =
+                SeveralOptions { rows: 24, sixteens: 3, warps: 8, depth: 6, group, once, min_blocks: 1 };
+            compiles(SEVERAL.with_several(options));
         }
         for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
             for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {

@@ -33,6 +33,10 @@ const OWN_MARGIN: f32 = 1.1;
 const SMALL_MARGIN: f32 = 1.25;
 const SMALL_ROWS: usize = 8;
 const SMALL_WEIGHTS: usize = 8 << 20;
+/// Up to so many rows it may also be slower by so many milliseconds, whatever the product: that is what an algorithm of the
+/// library costs a step beyond its own time, as nothing overlaps it.
+const SEVERAL_ROWS: usize = 32;
+const ALONE: f32 = 0.006;
 
 /// A shape for which one algorithm does: rows are rounded up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -216,7 +220,9 @@ impl Gemm {
         let own_time = own.and_then(|own| clock.least(|| own().ok()));
         let is_small = p.rows <= SMALL_ROWS || p.outputs * p.cols <= SMALL_WEIGHTS;
         let margin = if is_small { SMALL_MARGIN } else { OWN_MARGIN };
-        if own_time.is_some_and(|own| own < margin * time) { Way::Own } else { best }
+        let alone = if p.rows <= SEVERAL_ROWS { ALONE } else { 0.0 };
+        let most = (margin * time).max(time + alone);
+        if own_time.is_some_and(|own| own < most) { Way::Own } else { best }
     }
 
     /// Milliseconds of the quickest of those proposed, of which one that does not run is not chosen: an error that lasts
