@@ -166,6 +166,7 @@ mod tests {
             precision: Precision::Bf16,
             out_precision: Precision::F32,
             deterministic: false,
+            most_parts: shape.parts,
         };
         // SAFETY: memory for these shapes was made above.
         unsafe { cuda.multiply_few(product, cut).unwrap() };
