@@ -252,6 +252,7 @@ impl Cuda {
             deterministic: self.deterministic(),
             // Where numbers are short there is room for two.
             most_parts: if few { 1 } else { Precision::F32.bytes() / out_precision.bytes() },
+            recurs: !self.passes_once(),
         };
         if self.left_out(Only::Product(w.rows, w.cols)) {
             return Ok(());

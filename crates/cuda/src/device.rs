@@ -37,6 +37,8 @@ pub(crate) struct Product {
     pub(crate) deterministic: bool,
     /// How many parts of the sums `out` has room for, one after another.
     pub(crate) most_parts: usize,
+    /// It may come again and again: finding out how it is fastest is worth some time.
+    pub(crate) recurs: bool,
 }
 
 /// Launches a product by a kernel of ours.

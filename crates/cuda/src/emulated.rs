@@ -28,6 +28,8 @@ pub(crate) struct Emulated {
     recording: Mutex<Option<Vec<Launched>>>,
     /// How many have been made.
     pub(crate) recordings: AtomicU64,
+    /// Products that recur, and that do not.
+    pub(crate) products: [AtomicU64; 2],
     moves: AtomicU64,
 }
 
@@ -177,7 +179,8 @@ impl Device for Emulated {
         Ok(())
     }
 
-    unsafe fn multiply(&self, _: Product, _: Option<OwnWay<'_>>) -> Result<Option<usize>, BackendError> {
+    unsafe fn multiply(&self, p: Product, _: Option<OwnWay<'_>>) -> Result<Option<usize>, BackendError> {
+        self.products[usize::from(!p.recurs)].fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 

@@ -167,6 +167,7 @@ mod tests {
             out_precision: Precision::F32,
             deterministic: false,
             most_parts: shape.parts,
+            recurs: true,
         };
         // SAFETY: memory for these shapes was made above.
         unsafe { cuda.multiply_few(product, cut).unwrap() };

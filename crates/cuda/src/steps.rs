@@ -99,6 +99,8 @@ pub(crate) struct Steps {
     recordings: Vec<Recording>,
     known: Vec<Known>,
     current: Option<Current>,
+    /// A step is under way that is not recorded, as others are.
+    passes_once: bool,
     /// Of the step that may come next, made while the last one ran.
     ahead: Option<Plans>,
     /// How often something that recordings use had moved when they were made.
@@ -226,8 +228,12 @@ impl Cuda {
     }
 
     pub(crate) fn begin_step(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {
-        self.steps.borrow_mut().current = None;
-        let Some(rows) = self.recorded_rows(step) else { return Ok(Pass::Run) };
+        let rows = self.recorded_rows(step);
+        let mut steps = self.steps.borrow_mut();
+        steps.current = None;
+        steps.passes_once = rows.is_none() && !steps.off;
+        drop(steps);
+        let Some(rows) = rows else { return Ok(Pass::Run) };
         self.drop_stale()?;
         if self.replay(step, rows)? {
             return Ok(Pass::Done);
@@ -293,7 +299,13 @@ impl Cuda {
         Ok(true)
     }
 
+    /// Whether the step under way is one of rows that hardly come again: a prompt's, beside others or not.
+    pub(crate) fn passes_once(&self) -> bool {
+        self.steps.borrow().passes_once
+    }
+
     pub(crate) fn end_pass(&self, ran: Result<(), BackendError>) -> Result<Pass, BackendError> {
+        self.steps.borrow_mut().passes_once = false;
         let Some(mut current) = self.steps.borrow_mut().current.take() else {
             return ran.map(|()| Pass::Done);
         };

@@ -154,6 +154,7 @@ impl Bench {
                     out_precision: Precision::F32,
                     deterministic: self.cuda.deterministic(),
                     most_parts: 1,
+                    recurs: true,
                 };
                 multiply(product)?;
             }

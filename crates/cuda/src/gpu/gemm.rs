@@ -47,7 +47,7 @@ struct Shape {
     precision: Precision,
     out_precision: Precision,
     deterministic: bool,
-    /// Of recorded steps, which come again and again: only those are worth the time of trying.
+    /// Of the sizes of recorded steps, and not in a step that is not recorded: only those are worth the time of trying.
     recurs: bool,
     /// Whether there is another way than the library's.
     has_own: bool,
@@ -123,7 +123,7 @@ impl Gemm {
     ) -> Result<Option<usize>, CublasError> {
         let rounded = rung(p.rows).unwrap_or(p.rows.next_power_of_two());
         let rows = if p.deterministic { USUAL_ROWS } else { rounded };
-        let recurs = !p.deterministic && rung(p.rows) == Some(p.rows);
+        let recurs = p.recurs && !p.deterministic && rung(p.rows) == Some(p.rows);
         let Product { outputs, cols, precision, out_precision, deterministic, most_parts, .. } = p;
         let shape = Shape {
             rows,

@@ -133,6 +133,20 @@ fn a_replayed_step_adds_the_parts_of_products() {
     }
 }
 
+/// A prompt of sixteen tokens has as many rows as a step of sixteen sequences, whose products are timed when they first
+/// come: nobody who waits for a prompt should wait for that.
+#[test]
+fn products_of_prompts_do_not_recur_and_those_of_recorded_steps_do() {
+    let device = Arc::new(Emulated::default());
+    let mut world = World::new(Cuda::on(device.clone(), true, true), "qwen3-gqa");
+    let products = || device.products.each_ref().map(|count| count.load(Ordering::Relaxed) > 0);
+    world.step(&[1], |_| 16);
+    assert_eq!(products(), [false, true], "a prompt");
+    device.products[1].store(0, Ordering::Relaxed);
+    world.step(&[0, 1], |_| 1);
+    assert_eq!(products(), [true, false], "a step that is recorded");
+}
+
 #[test]
 fn the_next_step_is_planned_while_the_last_one_runs() {
     let mut world = World::new(emulated(true), "gemma3-gqa");
