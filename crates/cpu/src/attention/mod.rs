@@ -18,6 +18,7 @@ mod reduce;
 mod scratch;
 mod softmax;
 mod tile;
+mod walk;
 #[cfg(target_arch = "x86_64")]
 mod weighted;
 
