@@ -83,13 +83,24 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
 /// The command line, with what a configuration file adds to it.
 fn command(mut argv: Vec<OsString>) -> Result<Command> {
     let parser = settings::with_environment(Cli::command(), &LAYERED, &argv);
-    let matches = parser.clone().get_matches_from(&argv);
+    let matches = parser.clone().try_get_matches_from(&argv).unwrap_or_else(|error| {
+        // What is right without the environment is wrong because of it.
+        let typed = Cli::command().try_get_matches_from(&argv).is_ok();
+        let error = if typed { settings::told(error, settings::variable, "the environment") } else { error };
+        error.exit()
+    });
+    let mut file = None;
     if let Some((name, given)) = matches.subcommand().filter(|(name, _)| LAYERED.contains(name))
         && let Some(path) = given.get_one::<PathBuf>("config")
     {
         let layered = parser.find_subcommand(name).expect("it was given");
         argv.extend(settings::from_file(path, layered, given)?);
+        file = Some(path.display().to_string());
     }
-    let matches = parser.get_matches_from(argv);
+    let matches = parser.try_get_matches_from(argv).unwrap_or_else(|error| match file {
+        // Without the file it was right.
+        Some(file) => settings::told(error, str::to_owned, &file).exit(),
+        None => error.exit(),
+    });
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command)
 }

@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::builder::BoolishValueParser;
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command, Id};
 use std::collections::HashSet;
@@ -65,7 +66,18 @@ fn overruled(command: &Command, matches: &ArgMatches) -> HashSet<Id> {
     overruled
 }
 
-fn variable(long: &str) -> String {
+/// The error, with where its option was set: as `name` calls it, in `place`.
+pub(crate) fn told(mut error: clap::Error, name: impl Fn(&str) -> String, place: &str) -> clap::Error {
+    if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
+        && let Some(long) = option.strip_prefix("--").and_then(|option| option.split([' ', '=', '[']).next())
+    {
+        let tip = format!("{} is set in {place}", name(long));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+pub(crate) fn variable(long: &str) -> String {
     format!("OCTAVO_{}", long.replace('-', "_").to_ascii_uppercase())
 }
 

@@ -106,6 +106,21 @@ fn a_switch_in_the_environment_is_on_or_off() {
 }
 
 #[test]
+fn a_wrong_value_is_told_with_where_it_was_set() {
+    let path = file("wrong.toml", "max-queue = \"many\"\n");
+    let config = ["--config", path.to_str().unwrap()];
+    let error = why_not(&config);
+    assert!(error.contains(&format!("max-queue is set in {}", path.display())), "{error}");
+    let environment = |args: &[&str]| refused(octavo(args).env("OCTAVO_MAX_QUEUE", "many"));
+    let error = environment(&["serve", "--port", "0"]);
+    assert!(error.contains("OCTAVO_MAX_QUEUE is set in the environment"), "{error}");
+    let error = environment(&["serve", "--port", "0", "--max-queue", "few"]);
+    assert!(error.contains("'few'") && !error.contains("is set in"), "{error}");
+    let error = why_not(&[&config[..], &["--max-queue", "few"]].concat());
+    assert!(error.contains("'few'") && !error.contains("is set in"), "{error}");
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
     for (name, text, parts) in [
         ("unknown.toml", "max-bach-size = 5\n", ["`max-bach-size`", "octavo serve --help"]),
