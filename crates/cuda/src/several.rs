@@ -97,7 +97,7 @@ impl Shape {
         let options = options.find(fits).expect("two chunks of every warp fit");
         let grid = Grid::new(blocks * parts, 1, 32 * warps as u32);
         let grid = Grid { shared: options.shared(one_unit) as u32, ..grid };
-        Cut { kernel: SEVERAL.with_several(options), grid, parts }
+        Cut { kernel: SEVERAL.with_several(options), grid, parts, gate: None }
     }
 }
 
