@@ -67,7 +67,7 @@ impl Load {
             _ if is_even && self.longest > 128 => match rounds {
                 1 => [8, 3, 1],
                 2 => [4, 3, 2],
-                3 => [2, 4, 3],
+                3 => [4, 2, 3],
                 _ => [2, 3, 4],
             },
             _ => [4, 3, 2],
@@ -128,7 +128,7 @@ mod tests {
     fn sequences_are_cut_only_to_fill_the_device() {
         let (llama, gemma, whole) = ([8, 128, 2], [1, 256, 2], Cuts::Parts(u32::MAX));
         assert_eq!(chosen(64, 4096, llama), (whole, [2, 3, 4]));
-        assert_eq!(chosen(48, 4096, llama), (whole, [2, 4, 3]));
+        assert_eq!(chosen(48, 4096, llama), (whole, [4, 2, 3]));
         assert_eq!(chosen(32, 4096, llama), (whole, [4, 3, 2]));
         assert_eq!(chosen(24, 4096, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(16, 4096, llama), (whole, [8, 3, 1]));
