@@ -37,7 +37,7 @@ pub use dense::{
     activations_match_the_reference, buffers_resize_and_read_back, embeddings_match_the_reference,
     norms_match_the_reference, rows_are_picked_exactly,
 };
-pub use linear::linear_matches_the_reference;
+pub use linear::{gated_products_match_the_reference, linear_matches_the_reference};
 pub use pages::{
     copied_pages_attend_like_their_originals, copies_run_one_after_another,
     storing_touches_its_own_slots_only, what_is_gathered_is_what_was_encoded,
@@ -98,6 +98,7 @@ macro_rules! conformance {
         $crate::conformance!(@$what $($of)*;
             buffers_resize_and_read_back, embeddings_match_the_reference, norms_match_the_reference,
             activations_match_the_reference, rows_are_picked_exactly, linear_matches_the_reference,
+            gated_products_match_the_reference,
             angles_match_the_reference, rotation_matches_the_reference, attention_matches_the_reference,
             stale_contents_of_pages_never_reach_a_result, dense_rows_alone_equal_rows_in_a_batch,
             attention_alone_equals_attention_in_a_batch, one_chunk_equals_many,

@@ -177,6 +177,18 @@ pub trait Backend: Send {
     }
     /// `gate_up` is `[gate | up]`; `out = act(gate) * up`, half as wide.
     fn gated(&self, act: Activation, gate_up: &Self::Buf, out: &mut Self::Buf) -> Result<(), BackendError>;
+    /// `gated` of `x · wᵀ`, for which `gate_up` is room: what it holds afterwards is undefined.
+    fn linear_gated(
+        &self,
+        act: Activation,
+        w: &Self::Matrix,
+        x: &Self::Buf,
+        gate_up: &mut Self::Buf,
+        out: &mut Self::Buf,
+    ) -> Result<(), BackendError> {
+        self.linear_short(w, x, gate_up)?;
+        self.gated(act, gate_up, out)
+    }
     /// The rows of `x` listed in `rows`, in that order.
     fn pick_rows(&self, x: &Self::Buf, rows: &[u32], out: &mut Self::Buf) -> Result<(), BackendError>;
 

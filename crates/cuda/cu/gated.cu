@@ -1,13 +1,12 @@
 // out = act(gate) * up, where a row is [gate | up]. A thread has some fours of columns; the grid's first dimension is
 // the rows.
-#include "number.cuh"
+#include "gate.cuh"
 
 struct Args {
     const void* gate_up;
     void* out;
     u32 cols;
     int out_precision;
-    // 0: SiLU, 1: GELU by tanh.
     int act;
     // Of a part of `gate_up`.
     u32 rows;
@@ -15,11 +14,6 @@ struct Args {
 
 // Fours of columns of a thread, as in dense.rs: what is short comes in many rows, of which all shall be there at once.
 #define FOURS (PRODUCT == F32 ? 1 : 2)
-
-FN float logistic(float x) { return reciprocal_fast(1.f + exp2_fast(-1.4426950408889634f * x)); }
-FN float silu(float x) { return x * logistic(x); }
-// 1 + tanh(y) is 2 logistic(2 y).
-FN float gelu(float x) { return x * logistic(2.f * 0.7978845608028654f * (x + 0.044715f * x * x * x)); }
 
 KERNEL(gated, Args, 256, 1) {
     let_next_start();
@@ -36,7 +30,7 @@ KERNEL(gated, Args, 256, 1) {
     }
 #pragma unroll
     for (int j = 0; j < FOURS; j++) {
-        for (int i = 0; i < 4; i++) gate[j][i] = (a.act == 0 ? silu(gate[j][i]) : gelu(gate[j][i])) * up[j][i];
+        for (int i = 0; i < 4; i++) gate[j][i] = activation(a.act, gate[j][i]) * up[j][i];
         store_four(a.out, a.out_precision, to + cols[j], gate[j], counts[j]);
     }
 }

@@ -11,25 +11,12 @@
 // has ended; rows are loaded GROUP chunks at once, while those before are multiplied. A lane copies what it multiplies
 // itself, so that no one waits for others. ONCE says that a block has one unit, and a warp no more than one group of it:
 // there is then nothing to do between the rows' coming and their products.
-#include "number.cuh"
+#include "product.cuh"
 
-#define OUTPUTS (16 * SIXTEENS)
 #define CHUNK 32
 #define TILES ((ROWS + 7) / 8)
 // In a chunk every lane has 16 bytes for each eight of outputs.
 #define CHUNK_BYTES (2 * SIXTEENS * 512)
-// Numbers from row to row of results, so that what a warp writes at once lies in different banks.
-#define LINE (OUTPUTS + 4)
-
-struct Args {
-    const u16* x;
-    const u16* w;
-    float* out;
-    u32 outputs;
-    u32 cols;
-    u32 parts;
-    int precision;
-};
 
 // What a block has: chunks [begin, end) of every `step`th of the tiles of outputs.
 struct Share {
@@ -50,11 +37,11 @@ FN u32 column_of(u32 chunk) { return chunk * CHUNK + 8 * (thread_id() & 3); }
 
 FN void copy_chunk(const Args& a, u32 tile, u32 chunk, char* to) {
     const u32 column = column_of(chunk), first = tile * OUTPUTS + group_of_lane();
-    const u16* from = a.w + (u64)first * a.cols + column;
+    const u16* from = a.w + (u64)(row_of_eight(a, tile * 2 * SIXTEENS) + group_of_lane()) * a.cols + column;
 #pragma unroll
     for (int i = 0; i < 2 * SIXTEENS; i++) {
         const bool real = first + 8 * i < a.outputs && column < a.cols;
-        copy16(to + i * 512, real ? from + i * 8 * a.cols : a.w, real ? 16 : 0);
+        copy16(to + i * 512, real ? from + row_of_eight(a, i) * a.cols : a.w, real ? 16 : 0);
     }
 }
 
@@ -93,15 +80,6 @@ template <int PRECISION> FN void add_chunk(Sums& sums, const char* chunk, const 
     }
 }
 
-// Up to four outputs of one row.
-FN void write_four(const Args& a, u64 at, u32 count, const float (&sum)[4]) {
-    if (count >= 4 && a.outputs % 4 == 0) {
-        *(Four*)(a.out + at) = {as_bits(sum[0]), as_bits(sum[1]), as_bits(sum[2]), as_bits(sum[3])};
-        return;
-    }
-    for (u32 i = 0; i < 4 && i < count; i++) a.out[at + i] = sum[i];
-}
-
 // From the warps' sums to a unit's results.
 FN void write_unit(const Sums& sums, const Args& a, u32 output, u32 part, float* shared) {
     const u32 g = group_of_lane(), t = thread_id() & 3;
@@ -113,17 +91,7 @@ FN void write_unit(const Sums& sums, const Args& a, u32 output, u32 part, float*
         if (row < ROWS) shared[(warp_id() * ROWS + row) * LINE + own] = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
     }
     sync_block();
-    for (u32 i = thread_id(); i < ROWS * OUTPUTS / 4; i += WARPS * 32) {
-        const u32 own = i % (OUTPUTS / 4) * 4, row = i / (OUTPUTS / 4);
-        float sum[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-        for (int other = 0; other < WARPS; other++) {
-            const Four v = *(const Four*)(shared + (other * ROWS + row) * LINE + own);
-            sum[0] += as_float(v.x), sum[1] += as_float(v.y), sum[2] += as_float(v.z), sum[3] += as_float(v.w);
-        }
-        if (output + own < a.outputs)
-            write_four(a, ((u64)part * ROWS + row) * a.outputs + output + own, a.outputs - output - own, sum);
-    }
+    write_results(a, shared, output, part);
 }
 
 FN void clear(Sums& sums) {

@@ -10,9 +10,8 @@
 // Weights are copied into shared memory, DEPTH - 1 chunks ahead, across units, and from before the kernel before this one
 // has ended. More than eight rows are copied, too; up to eight are loaded one chunk ahead. A lane copies what it
 // multiplies itself, so that no one waits for others.
-#include "number.cuh"
+#include "product.cuh"
 
-#define OUTPUTS (16 * SIXTEENS)
 #define CHUNK 32
 #define TILES ((ROWS + 7) / 8)
 // Eights of outputs.
@@ -20,18 +19,8 @@
 #define COPIES_ROWS (TILES > 1)
 // In a chunk every lane has 16 bytes for each eight of outputs, and for each eight of rows.
 #define CHUNK_BYTES ((EIGHTS + (COPIES_ROWS ? TILES : 0)) * 32 * 16)
-// Of results, a row of many, or an output of few: so that what a warp writes at once lies in different banks.
-#define LINE (COPIES_ROWS ? OUTPUTS + 4 : 9)
-
-struct Args {
-    const u16* x;
-    const u16* w;
-    float* out;
-    u32 outputs;
-    u32 cols;
-    u32 parts;
-    int precision;
-};
+// From output to output of few rows' results, for the banks like LINE.
+#define FEW_LINE 9
 
 struct Unit {
     // The first output; chunks [begin, end).
@@ -68,11 +57,12 @@ FN char* place_of(const Walk& w, char* ring) { return ring + w.taken % DEPTH * C
 FN u32 column_of(u32 chunk) { return chunk * CHUNK + 8 * (thread_id() & 3); }
 
 FN void copy_weights(const Walk& w, const Args& a, char* to) {
-    const u32 column = column_of(w.chunk), first = w.unit.output + ((thread_id() & 31) >> 2);
+    const u32 column = column_of(w.chunk), lane = (thread_id() & 31) >> 2, first = w.unit.output + lane;
+    const u16* from = a.w + (u64)(row_of_eight(a, w.unit.output / 8) + lane) * a.cols + column;
 #pragma unroll
     for (int i = 0; i < EIGHTS; i++) {
         const bool real = first + 8 * i < a.outputs && column < a.cols;
-        copy16(to + i * 512, real ? a.w + (u64)(first + 8 * i) * a.cols + column : a.w, real ? 16 : 0);
+        copy16(to + i * 512, real ? from + row_of_eight(a, i) * a.cols : a.w, real ? 16 : 0);
     }
 }
 struct Rows {
@@ -127,15 +117,6 @@ FN void add_chunk(float (&sums)[SIXTEENS][TILES][4], const char* chunk, const Ro
 
 // From the warps' sums to a unit's results.
 #if COPIES_ROWS
-// Up to four outputs of one row.
-FN void write_four(const Args& a, u64 at, u32 count, const float (&sum)[4]) {
-    if (count >= 4 && a.outputs % 4 == 0) {
-        *(Four*)(a.out + at) = {as_bits(sum[0]), as_bits(sum[1]), as_bits(sum[2]), as_bits(sum[3])};
-        return;
-    }
-    for (u32 i = 0; i < 4 && i < count; i++) a.out[at + i] = sum[i];
-}
-
 FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 output, u32 part, float* shared) {
     const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
     // Until those of the unit before have been read.
@@ -146,19 +127,17 @@ FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 o
         if (row < ROWS) shared[(warp * ROWS + row) * LINE + own] = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
     }
     sync_block();
-    for (u32 i = thread_id(); i < ROWS * OUTPUTS / 4; i += WARPS * 32) {
-        const u32 own = i % (OUTPUTS / 4) * 4, row = i / (OUTPUTS / 4);
-        float sum[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-        for (int other = 0; other < WARPS; other++) {
-            const Four v = *(const Four*)(shared + (other * ROWS + row) * LINE + own);
-            sum[0] += as_float(v.x), sum[1] += as_float(v.y), sum[2] += as_float(v.z), sum[3] += as_float(v.w);
-        }
-        if (output + own < a.outputs)
-            write_four(a, ((u64)part * ROWS + row) * a.outputs + output + own, a.outputs - output - own, sum);
-    }
+    write_results(a, shared, output, part);
 }
 #else
+// One output of one row, added up over the warps' results: [warp][output][row].
+FN float add_warps(const float* shared, u32 own, u32 row) {
+    float sum = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) sum += shared[(warp * OUTPUTS + own) * FEW_LINE + row];
+    return sum;
+}
+
 FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 output, u32 part, float* shared) {
     const u32 warp = thread_id() >> 5, lane = thread_id() & 31, g = lane >> 2, t = lane & 3;
     sync_block();
@@ -166,15 +145,23 @@ FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 o
     for (int i = 0; i < SIXTEENS; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            shared[(warp * OUTPUTS + 16 * i + g + 8 * (j >> 1)) * LINE + 2 * t + (j & 1)] = sums[i][0][j];
+            shared[(warp * OUTPUTS + 16 * i + g + 8 * (j >> 1)) * FEW_LINE + 2 * t + (j & 1)] = sums[i][0][j];
     sync_block();
+#if GATED
+    for (u32 i = thread_id(); i < OUTPUTS * 4; i += WARPS * 32) {
+        const u32 own = i % (OUTPUTS / 2), row = i / (OUTPUTS / 2), all = a.outputs / 2;
+        const float gate = add_warps(shared, gate_of(own), row), up = add_warps(shared, gate_of(own) + 8, row);
+        if (row < ROWS && output / 2 + own < all)
+            store(a.out, a.out_precision, (u64)row * all + output / 2 + own, activation(a.act, gate) * up);
+    }
+#else
     for (u32 i = thread_id(); i < OUTPUTS * 8; i += WARPS * 32) {
         const u32 own = i % OUTPUTS, row = i / OUTPUTS;
-        float sum = 0.f;
-#pragma unroll
-        for (int other = 0; other < WARPS; other++) sum += shared[(other * OUTPUTS + own) * LINE + row];
-        if (row < ROWS && output + own < a.outputs) a.out[((u64)part * ROWS + row) * a.outputs + output + own] = sum;
+        const float sum = add_warps(shared, own, row);
+        if (row < ROWS && output + own < a.outputs)
+            store(a.out, F32, ((u64)part * ROWS + row) * a.outputs + output + own, sum);
     }
+#endif
 }
 #endif
 

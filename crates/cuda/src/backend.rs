@@ -255,11 +255,25 @@ impl Backend for Cuda {
     }
 
     fn linear(&self, w: &CudaMatrix, x: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {
-        self.run_linear(w, x, out, Precision::F32)
+        self.run_linear(w, x, out, Precision::F32, None).map(|_| ())
     }
 
     fn linear_short(&self, w: &CudaMatrix, x: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {
-        self.run_linear(w, x, out, w.precision)
+        self.run_linear(w, x, out, w.precision, None).map(|_| ())
+    }
+
+    fn linear_gated(
+        &self,
+        act: Activation,
+        w: &CudaMatrix,
+        x: &CudaBuf,
+        gate_up: &mut CudaBuf,
+        out: &mut CudaBuf,
+    ) -> Result<(), BackendError> {
+        if self.run_linear(w, x, gate_up, w.precision, Some((act, out)))? {
+            return Ok(());
+        }
+        self.run_gated(act, gate_up, out)
     }
 
     fn gated(&self, act: Activation, gate_up: &CudaBuf, out: &mut CudaBuf) -> Result<(), BackendError> {

@@ -215,16 +215,18 @@ impl Cuda {
     }
 
     /// `short` is what results may be rounded to: they are where there are many, and bits may depend on how many.
+    /// Where `gate` tells what is made of them next, it may be made at once: whether it was.
     pub(crate) fn run_linear(
         &self,
         w: &CudaMatrix,
         x: &CudaBuf,
         out: &mut CudaBuf,
         short: Precision,
-    ) -> Result<(), BackendError> {
+        gate: Option<(Activation, &mut CudaBuf)>,
+    ) -> Result<bool, BackendError> {
         assert_eq!([x.cols(), out.rows(), out.cols()], [w.cols, x.rows(), w.rows], "shapes of a product");
         if x.rows() == 0 {
-            return Ok(());
+            return Ok(false);
         }
         self.settle(x)?;
         let mut converted = None;
@@ -239,6 +241,13 @@ impl Cuda {
         let out_precision = if many { short } else { Precision::F32 };
         let cut = few.then(|| self.cut(x.rows(), w.rows, w.cols));
         let parts = cut.map_or(1, |cut| cut.parts);
+        // By a kernel of ours for few rows, where nobody else has a part of the sums.
+        let gate = gate.filter(|_| few && parts == 1 && w.rows.is_multiple_of(16));
+        assert!(
+            gate.as_ref().is_none_or(|(_, to)| [to.rows(), 2 * to.cols()] == out.shape()),
+            "shapes of a gate"
+        );
+        let gated = gate.as_ref().map(|(act, to)| (*act, to.address()));
         out.make_room(&self.device, parts)?;
         let product = Product {
             x: converted.as_ref().map_or(x.address(), Memory::address),
@@ -255,13 +264,17 @@ impl Cuda {
             recurs: !self.passes_once(),
         };
         if self.left_out(Only::Product(w.rows, w.cols)) {
-            return Ok(());
+            return Ok(gated.is_some());
         }
-        let own = || match cut {
-            // SAFETY: the shapes were checked above, and room for the parts was made.
-            Some(cut) => unsafe { self.multiply_few(product, cut) },
+        let own = || match (cut, gated) {
             // SAFETY: the shapes were checked above.
-            None => unsafe { self.multiply(product) },
+            (Some(cut), Some((act, to))) => unsafe {
+                self.multiply_few(Product { out: to, out_precision: self.short(), ..product }, cut.gated(act))
+            },
+            // SAFETY: the shapes were checked above, and room for the parts was made.
+            (Some(cut), None) => unsafe { self.multiply_few(product, cut) },
+            // SAFETY: the shapes were checked above.
+            (None, _) => unsafe { self.multiply(product) },
         };
         // SAFETY: the shapes were checked above.
         match unsafe { self.device.multiply(product, few.then_some(&own))? } {
@@ -269,9 +282,13 @@ impl Cuda {
             None => {
                 own()?;
                 out.set_parts(parts);
+                if let Some((_, to)) = gate {
+                    to.overwrite(self.short());
+                    return Ok(true);
+                }
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// What is in parts becomes whole.

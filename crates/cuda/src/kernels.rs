@@ -14,6 +14,8 @@ pub(crate) struct Kernel {
     head: Option<HeadOptions>,
     /// May be launched before the kernel before it has ended, for which it waits itself.
     pub(crate) overlaps: bool,
+    /// Of products of few rows: what is written is what a gate makes of them.
+    gated: bool,
     product: Option<ProductOptions>,
     norm: Option<NormOptions>,
     pub(crate) stream: Option<StreamOptions>,
@@ -153,6 +155,7 @@ impl Kernel {
             name,
             args_bytes: size_of::<A>(),
             overlaps: false,
+            gated: false,
             head: None,
             product: None,
             norm: None,
@@ -169,6 +172,10 @@ impl Kernel {
 
     pub(crate) const fn overlapping(self) -> Self {
         Self { overlaps: true, ..self }
+    }
+
+    pub(crate) fn gated(self) -> Self {
+        Self { gated: true, ..self }
     }
 
     pub(crate) fn with_product(self, product: ProductOptions) -> Self {
@@ -236,6 +243,7 @@ impl Kernel {
                 ("WARPS", stream.warps),
                 ("DEPTH", stream.depth),
                 ("MIN_BLOCKS", stream.min_blocks),
+                ("GATED", usize::from(self.gated)),
             ]);
         }
         if let Some(several) = self.several {
@@ -247,6 +255,7 @@ impl Kernel {
                 ("GROUP", several.group),
                 ("ONCE", usize::from(several.once)),
                 ("MIN_BLOCKS", several.min_blocks),
+                ("GATED", usize::from(self.gated)),
             ]);
         }
         if let Some(attention) = self.attention {
@@ -291,7 +300,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "device.cuh" "number.cuh" "codec.cuh" "place.cuh" "tile.cuh" "work.cuh" "fetch.cuh" "parts.cuh" "attention.cuh" "attention_merge.cuh"
     "span.cuh" "group.cuh" "attention_chunk.cuh" "attention_warp.cuh" "attention_group.cuh" "attention_chunk.cu"
-    "embed.cu" "norm.cu" "gated.cu" "convert.cu" "linear.cu" "stream.cu" "several.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
+    "embed.cu" "norm.cu" "gate.cuh" "gated.cu" "convert.cu" "linear.cu" "product.cuh" "stream.cu" "several.cu" "add.cu" "angles.cu" "rotate.cu" "attention.cu"
     "choice.cuh" "peaks.cu" "choose.cu" "copy.cu" "move.cu" "zero.cu" "rows.cu" "fill.cu" "read.cu"
 ];
 

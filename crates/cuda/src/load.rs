@@ -14,6 +14,8 @@ const LEAST_WIDE_PART: usize = 4;
 const SMALL: usize = 16;
 /// What merging the parts of a sequence costs, in tiles.
 const MERGING: usize = 12;
+/// So many tiles more than its part a processor may have before cutting is worth it.
+const UNEVEN: usize = 32;
 
 /// The tiles that rows of a batch read.
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +38,38 @@ impl Load {
         }
     }
 
+    /// The most blocks that a processor gets if none is cut and they are dealt out evenly.
+    fn rounds(&self, processors: usize) -> usize {
+        self.whole.div_ceil(processors)
+    }
+
+    /// Whether no processor has much more than its part if none is cut.
+    fn is_even(&self, processors: usize) -> bool {
+        let part = self.total / processors;
+        let fullest = (self.rounds(processors) * self.total / self.whole).max(self.longest);
+        self.longest <= 2 * part && fullest <= part + (part / 8).max(UNEVEN)
+    }
+
     /// Warps, stages and blocks for one multiprocessor; zeros where nothing was measured.
+    ///
+    /// The device puts blocks wherever there is room, several on one processor while others have none: what is long and
+    /// stays whole has blocks so large that no processor has room for more than its part.
     pub(crate) fn tuning(&self, key: &PlanKey, processors: usize) -> Tuning {
+        let (rounds, is_even) = (self.rounds(processors), self.is_even(processors));
         let [warps, stages, min_blocks] = match (key.head_dim > 128, key.element_bytes) {
             (_, 4) => [0; 3],
             (true, 1) => [4, 4, 1],
-            (true, _) if self.whole >= processors => [2, 3, 2],
+            (true, _) if is_even && rounds > 1 => [2, 3, 2],
             (true, _) => [4, 2, 1],
             _ if self.total <= SMALL * processors => [8, 3, 1],
-            (false, 1) if self.whole >= processors => [2, 4, 4],
-            _ if self.whole >= processors && self.longest > 128 => [2, 3, 4],
+            (false, 1) if is_even && rounds > 1 => [2, 4, 4],
+            (false, 1) if rounds > 1 => [4, 4, 3],
+            _ if is_even && self.longest > 128 => match rounds {
+                1 => [8, 3, 1],
+                2 => [4, 3, 2],
+                3 => [4, 2, 3],
+                _ => [2, 3, 4],
+            },
             _ => [4, 3, 2],
         };
         Tuning { warps, stages, min_blocks, ..Tuning::default() }
@@ -53,14 +77,12 @@ impl Load {
 
     /// How to cut for so many shares, on so many processors.
     ///
-    /// Blocks that run at the same time share what the memory gives, so that few long ones are no slower than many
-    /// short ones, up to what one processor can take: about twice its part. Only what is longer than that is cut, and
-    /// what comes in several rounds, of which the last would leave places empty.
+    /// What gives some processors much more than others is cut, and what comes in more blocks than there are places at
+    /// once, of which the last would leave places empty.
     pub(crate) fn cuts(&self, key: &PlanKey, shares: usize, processors: usize) -> Cuts {
         let tiles = self.total / self.kv_heads;
         let at_once = self.whole / self.kv_heads <= shares;
-        let whole =
-            if at_once { processors * self.longest <= 2 * self.total } else { self.longest <= 2 * MERGING };
+        let whole = if at_once { self.is_even(processors) } else { self.longest <= 2 * MERGING };
         if whole {
             return Cuts::Parts(u32::MAX);
         }
@@ -106,6 +128,10 @@ mod tests {
     fn sequences_are_cut_only_to_fill_the_device() {
         let (llama, gemma, whole) = ([8, 128, 2], [1, 256, 2], Cuts::Parts(u32::MAX));
         assert_eq!(chosen(64, 4096, llama), (whole, [2, 3, 4]));
+        assert_eq!(chosen(48, 4096, llama), (whole, [4, 2, 3]));
+        assert_eq!(chosen(32, 4096, llama), (whole, [4, 3, 2]));
+        assert_eq!(chosen(24, 4096, llama), (Cuts::Even(33), [4, 3, 2]));
+        assert_eq!(chosen(16, 4096, llama), (whole, [8, 3, 1]));
         assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
         assert_eq!(chosen(1, 512, llama), (Cuts::Even(4), [8, 3, 1]));
         assert_eq!(chosen(1, 512, gemma), (Cuts::Even(8), [4, 2, 1]));
@@ -116,6 +142,8 @@ mod tests {
         assert_eq!(chosen(256, 1024, gemma), (whole, [2, 3, 2]));
         assert_eq!(chosen(1, 200_000, gemma), (Cuts::Even(132), [4, 2, 1]));
         assert_eq!(chosen(64, 4096, [1, 256, 1]), (Cuts::Even(128), [4, 4, 1]));
+        assert_eq!(chosen(64, 4096, [8, 128, 1]), (whole, [2, 4, 4]));
+        assert_eq!(chosen(24, 4096, [8, 128, 1]), (Cuts::Even(48), [4, 4, 3]));
     }
 
     #[test]

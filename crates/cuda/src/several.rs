@@ -16,6 +16,9 @@ const GROUP: usize = 2;
 const MOST_AT_ONCE: usize = 6;
 /// The most chunks of a warp that are copied ahead.
 const DEEPEST: usize = 16;
+/// Shared memory of a block that has a multiprocessor to itself: less than there is, so that blocks of the kernels that come
+/// next find room beside it.
+const ALONE: usize = 140 << 10;
 
 // In eighths of what a chunk of a unit of 64 outputs takes a warp, by measurement of whole steps.
 /// Sixteens of outputs of a unit, and the time of its chunk: 48 outputs take no less than 64.
@@ -93,11 +96,12 @@ impl Shape {
         let all = SeveralOptions { depth: chunks, group: chunks, once: true, ..ring(chunks) };
         let once = (one_unit && chunks <= MOST_AT_ONCE).then_some(all);
         let mut options = once.into_iter().chain((2..=DEEPEST).rev().map(ring));
-        let fits = |o: &SeveralOptions| min_blocks * (o.shared(one_unit) + RESERVED) <= SHARED;
+        let room = if min_blocks == 1 { ALONE } else { SHARED };
+        let fits = |o: &SeveralOptions| min_blocks * (o.shared(one_unit) + RESERVED) <= room;
         let options = options.find(fits).expect("two chunks of every warp fit");
         let grid = Grid::new(blocks * parts, 1, 32 * warps as u32);
         let grid = Grid { shared: options.shared(one_unit) as u32, ..grid };
-        Cut { kernel: SEVERAL.with_several(options), grid, parts }
+        Cut { kernel: SEVERAL.with_several(options), grid, parts, gate: None }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::device::{Grid, Product};
 use crate::kernels::{Kernel, StreamOptions};
 use crate::memory::launch;
 use crate::several;
-use octavo_backend::BackendError;
+use octavo_backend::{Activation, BackendError};
 
 pub(crate) const STREAM: Kernel = Kernel::new::<StreamArgs>("stream").overlapping();
 
@@ -43,6 +43,8 @@ pub(crate) struct StreamArgs {
     cols: u32,
     parts: u32,
     precision: i32,
+    act: i32,
+    out_precision: i32,
 }
 
 /// How a product is computed.
@@ -52,6 +54,8 @@ pub(crate) struct Cut {
     pub(crate) grid: Grid,
     /// Whose sums lie apart.
     pub(crate) parts: usize,
+    /// What is written is what this makes of the product.
+    pub(crate) gate: Option<Activation>,
 }
 
 impl Cut {
@@ -95,7 +99,13 @@ impl Cut {
         let blocks = (tiles * parts).min(options.min_blocks * processors);
         let grid = Grid::new(blocks, 1, 32 * options.warps as u32);
         let grid = Grid { shared: options.shared() as u32, ..grid };
-        Self { kernel: STREAM.with_stream(options), grid, parts }
+        Self { kernel: STREAM.with_stream(options), grid, parts, gate: None }
+    }
+
+    /// Of `[gate | up]`, which is in one part, what `act` makes of it.
+    pub(crate) fn gated(self, act: Activation) -> Self {
+        assert_eq!(self.parts, 1, "parts of what is gated");
+        Self { kernel: self.kernel.gated(), gate: Some(act), ..self }
     }
 }
 
@@ -115,6 +125,8 @@ impl Cuda {
             cols: p.cols as u32,
             parts: cut.parts as u32,
             precision: p.precision as i32,
+            act: i32::from(cut.gate == Some(Activation::Gelu)),
+            out_precision: p.out_precision as i32,
         };
         // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
         unsafe { launch(&*self.device, cut.kernel, cut.grid, &args) }
@@ -153,5 +165,12 @@ mod tests {
             cuda.tuning.set(Tuning { product_parts, ..Tuning::default() });
             conformance::linear_matches_the_reference(&cuda, Tolerance::BF16);
         }
+    }
+
+    #[test]
+    fn what_is_in_one_part_is_gated_at_once() {
+        let cuda = emulated(false);
+        cuda.tuning.set(Tuning { product_parts: 1, ..Tuning::default() });
+        conformance::gated_products_match_the_reference(&cuda, Tolerance::BF16);
     }
 }

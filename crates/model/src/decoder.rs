@@ -160,8 +160,8 @@ impl<B: Backend> Decoder<B> {
         let before_mlp = self.norm(&layer.before_mlp);
         backend.linear_short(&layer.o, &s.attended, &mut s.delta)?;
         backend.add_rms_norm(&mut s.x, &s.delta, after_attention, before_mlp, &mut s.normed)?;
-        backend.linear_short(&layer.gate_up, &s.normed, &mut s.gate_up)?;
-        backend.gated(self.config.activation(), &s.gate_up, &mut s.gated)?;
+        let act = self.config.activation();
+        backend.linear_gated(act, &layer.gate_up, &s.normed, &mut s.gate_up, &mut s.gated)?;
         backend.linear_short(&layer.down, &s.gated, &mut s.delta)?;
         backend.add_rms_norm(&mut s.x, &s.delta, after_mlp, self.norm(next), &mut s.normed)
     }

@@ -3,7 +3,7 @@
 use super::Tolerance;
 use super::compare::close;
 use super::transfer::{Tensor, buf, download, keeps_weights, upload};
-use crate::{Backend, Random, Reference, WeightDtype, WeightFormat};
+use crate::{Activation, Backend, Random, Reference, WeightDtype, WeightFormat};
 
 /// How a weight is stored and kept: every pair.
 pub(super) const KINDS: [(WeightDtype, WeightFormat); 8] = [
@@ -84,6 +84,41 @@ pub fn linear_matches_the_reference<B: Backend>(backend: &B, tolerance: Toleranc
             }
         }
     }
+}
+
+/// `[gate | up]` of products of these rows, gated outputs and columns.
+const GATED: [(usize, usize, usize); 7] =
+    [(0, 8, 16), (1, 40, 72), (3, 5, 33), (8, 24, 320), (11, 136, 264), (30, 48, 96), (70, 16, 64)];
+
+pub fn gated_products_match_the_reference<B: Backend>(backend: &B, tolerance: Tolerance) {
+    let acts = [Activation::Silu, Activation::Gelu];
+    for (act, (rows, outputs, cols)) in acts.into_iter().flat_map(|act| GATED.map(|shape| (act, shape))) {
+        let weights = weights((WeightDtype::Bf16, WeightFormat::AsStored), &[outputs, outputs], cols);
+        let x = Random::new(9).short_values(rows * cols, 1.0);
+        let [got, want] =
+            [gated(backend, act, &weights, &x, cols), gated(&Reference, act, &weights, &x, cols)];
+        let product = product(&Reference, &weights, WeightFormat::AsStored, &x, cols, false);
+        let sizes = sizes(&weights, &x, cols);
+        let allowed = |i: usize| {
+            let (gate, up) =
+                (i / outputs * 2 * outputs + i % outputs, i / outputs * 2 * outputs + outputs + i % outputs);
+            // An activation is no steeper than 1.2, and no larger than what it is of.
+            let by_product = 1.2 * sizes[gate] * product[up].abs() + sizes[up] * product[gate].abs();
+            tolerance.linear_bf16 * by_product + tolerance.elementwise * (want[i].abs() + product[up].abs())
+        };
+        close(&format!("gated {act:?}: [{rows}, {cols}] by {outputs}"), &got, &want, allowed);
+    }
+}
+
+fn gated<B: Backend>(backend: &B, act: Activation, parts: &[Tensor], x: &[f32], cols: usize) -> Vec<f32> {
+    let views: Vec<_> = parts.iter().map(Tensor::view).collect();
+    let outputs = views.iter().map(|view| view.rows()).sum();
+    let w = backend.matrix(&views, WeightFormat::AsStored).unwrap();
+    let rows = x.len() / cols;
+    let x = upload(backend, rows, cols, x);
+    let (mut gate_up, mut out) = (buf(backend, rows, outputs), buf(backend, rows, outputs / 2));
+    backend.linear_gated(act, &w, &x, &mut gate_up, &mut out).unwrap();
+    download(backend, &out)
 }
 
 /// `Σ|x·w|` of every result.
