@@ -97,38 +97,18 @@ fn chain(level: Level, rounds: usize) {
     black_box(sums);
 }
 
-crate::lanes::by_level! {
-    /// Reads all of it.
-    fn mix(bytes: &[u8]) -> u64 = mix_in_lanes
-}
-
-/// Four streams, each asked for ahead of its use: what reads memory fastest on the machines tried.
-#[inline(always)]
-fn mix_in_lanes(bytes: &[u8]) -> u64 {
-    const AHEAD: usize = 2048;
-    let quarter = bytes.len() / 4;
-    let mut lanes = [0_u64; 32];
-    for at in (0..quarter).step_by(64) {
-        for (stream, lanes) in lanes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let line = &bytes[stream * quarter + at..][..64];
-            prefetch(line.as_ptr().wrapping_add(AHEAD));
-            for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
-                *lane ^= u64::from_ne_bytes(*word);
-            }
-        }
-    }
-    lanes.into_iter().fold(0, |sum, lane| sum ^ lane)
-}
-
-#[inline(always)]
-fn prefetch(at: *const u8) {
+/// Reads all of it, in order, and asks for nothing ahead: what reads memory fastest on the machines tried.
+fn mix(level: Level, bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; no address is wrong.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    match level {
+        // SAFETY: the level was detected on this machine.
+        Level::Avx512 => return unsafe { x86::mix_512(bytes) },
+        // SAFETY: the level was detected on this machine.
+        Level::Avx2 => return unsafe { x86::mix_256(bytes) },
+        Level::Portable => {}
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    let _ = level;
+    bytes.as_chunks::<8>().0.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -160,6 +140,26 @@ mod x86 {
             }
         }
         black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn mix_512(bytes: &[u8]) -> u64 {
+        let sum = bytes.as_chunks::<64>().0.iter().fold(_mm512_setzero_si512(), |sum, line| {
+            // SAFETY: a line has as many bytes.
+            _mm512_xor_si512(sum, unsafe { _mm512_loadu_si512(line.as_ptr().cast()) })
+        });
+        _mm512_reduce_or_epi64(sum) as u64
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn mix_256(bytes: &[u8]) -> u64 {
+        let sum = bytes.as_chunks::<32>().0.iter().fold(_mm256_setzero_si256(), |sum, half| {
+            // SAFETY: half a line has as many bytes.
+            _mm256_xor_si256(sum, unsafe { _mm256_loadu_si256(half.as_ptr().cast()) })
+        });
+        // SAFETY: the same bytes; all of them, or the compiler would read no others.
+        let words: [u64; 4] = unsafe { std::mem::transmute(sum) };
+        words.into_iter().fold(0, |sum, word| sum ^ word)
     }
 
     #[target_feature(enable = "avx2,fma")]
