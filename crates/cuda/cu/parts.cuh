@@ -1,9 +1,13 @@
 // From parts of a sequence to results, in one order. COLUMNS is how many a part has room for.
 #include "work.cuh"
 
-// Parts that one block merges, all loaded at once; more are merged in two steps, groups of so many and then those. A
+// Parts that one block merges; more are merged in two steps, groups of so many and then those. A
 // constant, so that a result does not depend on how many threads there are for it.
 #define GROUP 16
+// Places that a thread merges at a time, and how many parts of each: loads that do not wait for each other. With wide heads
+// more would take registers that the kernels beside this one need.
+#define PLACES (HEAD_DIM > 128 ? 2 : 1)
+#define AT_ONCE (HEAD_DIM > 128 ? 4 : GROUP)
 
 // The factor of something whose largest score is `one` where the largest of all is `all`.
 FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }
@@ -21,29 +25,37 @@ struct Sum {
     float largest, weight, x[4];
 };
 
-// Adds up to GROUP parts: of `count` from place `first`, `step` apart.
-FN void add_parts(Sum& s, const Args& a, u64 first, u64 step, int count, int dim) {
-    Four x[GROUP];
-    float largest[GROUP], weight[GROUP], all = s.largest;
+// Parts of one place. Those beyond the last change no bit.
+struct Parts {
+    Four x[AT_ONCE];
+    float largest[AT_ONCE], weight[AT_ONCE];
+};
+
+// `count` from place `first`, `step` apart.
+FN void load_parts(Parts& p, const Args& a, u64 first, u64 step, int count, int dim) {
 #pragma unroll
-    for (int i = 0; i < GROUP; i++) {
-        const u64 p = first + i * step;
-        x[i] = i < count ? load_fresh4(a.sums + p * HEAD_DIM + dim) : Four{0, 0, 0, 0};
-        largest[i] = i < count ? load_fresh(a.weights + 2 * p) : -INFINITE;
-        weight[i] = i < count ? load_fresh(a.weights + 2 * p + 1) : 0.f;
+    for (int i = 0; i < AT_ONCE; i++) {
+        const u64 at = first + i * step;
+        p.x[i] = i < count ? load_fresh4(a.sums + at * HEAD_DIM + dim) : Four{0, 0, 0, 0};
+        p.largest[i] = i < count ? load_fresh(a.weights + 2 * at) : -INFINITE;
+        p.weight[i] = i < count ? load_fresh(a.weights + 2 * at + 1) : 0.f;
     }
+}
+
+FN void add_parts(Sum& s, const Parts& p) {
+    float all = s.largest;
 #pragma unroll
-    for (int i = 0; i < GROUP; i++) all = fmaxf(all, largest[i]);
+    for (int i = 0; i < AT_ONCE; i++) all = fmaxf(all, p.largest[i]);
     const float before = factor_of(s.largest, all);
     s.largest = all, s.weight *= before;
 #pragma unroll
     for (int i = 0; i < 4; i++) s.x[i] *= before;
 #pragma unroll
-    for (int i = 0; i < GROUP; i++) {
-        const float factor = factor_of(largest[i], all);
-        s.weight = fmaf(factor, weight[i], s.weight);
-        s.x[0] = fmaf(factor, as_float(x[i].x), s.x[0]), s.x[1] = fmaf(factor, as_float(x[i].y), s.x[1]);
-        s.x[2] = fmaf(factor, as_float(x[i].z), s.x[2]), s.x[3] = fmaf(factor, as_float(x[i].w), s.x[3]);
+    for (int i = 0; i < AT_ONCE; i++) {
+        const float factor = factor_of(p.largest[i], all);
+        s.weight = fmaf(factor, p.weight[i], s.weight);
+        s.x[0] = fmaf(factor, as_float(p.x[i].x), s.x[0]), s.x[1] = fmaf(factor, as_float(p.x[i].y), s.x[1]);
+        s.x[2] = fmaf(factor, as_float(p.x[i].z), s.x[2]), s.x[3] = fmaf(factor, as_float(p.x[i].w), s.x[3]);
     }
 }
 
@@ -52,19 +64,35 @@ FN u64 place_of_part(const Args& a, u32 head, int part) { return ((u64)part * a.
 
 // Merges `count` parts from number `first` into part `into`, or into the results if that is below 0.
 FN void merge_range(const Args& a, const Item& item, u32 head, int first, int count, int into) {
-    const int all = item.rows * a.group * HEAD_DIM / 4;
-    for (int at = thread_id(); at < all; at += WARPS * 32) {
-        const int column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
-        Sum sum = {-INFINITE, 0.f, {0.f, 0.f, 0.f, 0.f}};
-        for (int part = 0; part < count; part += GROUP)
-            add_parts(sum, a, place_of_part(a, head, first + part) + column, (u64)a.kv_heads * COLUMNS, count - part, dim);
-        if (into < 0) {
-            write_out(a, item, head, column, dim, sum.x, sum.weight);
-            continue;
+    const int all = item.rows * a.group * HEAD_DIM / 4, threads = WARPS * 32;
+    for (int from = thread_id(); from < all; from += PLACES * threads) {
+        Sum sum[PLACES];
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) sum[i] = {-INFINITE, 0.f, {0.f, 0.f, 0.f, 0.f}};
+        for (int part = 0; part < count; part += AT_ONCE) {
+            Parts parts[PLACES];
+#pragma unroll
+            for (int i = 0; i < PLACES; i++) {
+                const int at = from + i * threads, column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
+                const u64 place = place_of_part(a, head, first + part) + column;
+                load_parts(parts[i], a, place, (u64)a.kv_heads * COLUMNS, at < all ? count - part : 0, dim);
+            }
+#pragma unroll
+            for (int i = 0; i < PLACES; i++) add_parts(sum[i], parts[i]);
         }
-        const u64 to = place_of_part(a, head, into) + column;
-        *(Four*)(a.sums + to * HEAD_DIM + dim) = {as_bits(sum.x[0]), as_bits(sum.x[1]), as_bits(sum.x[2]), as_bits(sum.x[3])};
-        if (dim == 0) a.weights[2 * to] = sum.largest, a.weights[2 * to + 1] = sum.weight;
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            const int at = from + i * threads, column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
+            if (at >= all) continue;
+            if (into < 0) {
+                write_out(a, item, head, column, dim, sum[i].x, sum[i].weight);
+                continue;
+            }
+            const u64 to = place_of_part(a, head, into) + column;
+            const float(&x)[4] = sum[i].x;
+            *(Four*)(a.sums + to * HEAD_DIM + dim) = {as_bits(x[0]), as_bits(x[1]), as_bits(x[2]), as_bits(x[3])};
+            if (dim == 0) a.weights[2 * to] = sum[i].largest, a.weights[2 * to + 1] = sum[i].weight;
+        }
     }
 }
 
