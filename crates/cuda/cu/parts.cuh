@@ -4,10 +4,10 @@
 // Parts that one block merges; more are merged in two steps, groups of so many and then those. A
 // constant, so that a result does not depend on how many threads there are for it.
 #define GROUP 16
-// Places that a thread merges at a time, and how many parts of each: loads that do not wait for each other. With wide heads
-// more would take registers that the kernels beside this one need.
+// Places that a thread merges at a time, and how many parts of each: loads that do not wait for each other. More would take
+// registers that the kernels beside this one need; with bytes, registers are what spreads blocks over the processors.
 #define PLACES (HEAD_DIM > 128 ? 2 : 1)
-#define AT_ONCE (HEAD_DIM > 128 ? 4 : GROUP)
+#define AT_ONCE (HEAD_DIM > 128 ? 4 : KV == KV_FP8 || KV == KV_INT8 ? GROUP : 8)
 
 // The factor of something whose largest score is `one` where the largest of all is `all`.
 FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFINITE ? 0.f : all)); }

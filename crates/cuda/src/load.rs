@@ -10,8 +10,9 @@ use crate::plan::{Cuts, PlanKey, Tuning};
 const LEAST_PART: usize = 8;
 /// The same for heads over 128.
 const LEAST_WIDE_PART: usize = 4;
-/// Up to so many tiles a multiprocessor, a batch is small.
+/// Up to so many tiles a multiprocessor, a batch is small, or tiny.
 const SMALL: usize = 16;
+const TINY: usize = 2;
 /// What merging the parts of a sequence costs, in tiles.
 const MERGING: usize = 12;
 /// So many tiles more than its part a processor may have before cutting is worth it.
@@ -60,6 +61,8 @@ impl Load {
             (_, 4) => [0; 3],
             (true, 1) => [4, 4, 1],
             (true, _) if is_even && rounds > 1 => [2, 3, 2],
+            // Of more heads in a group, results leave no room for a fifth warp.
+            (true, _) if self.total <= TINY * processors && key.group <= 8 => [5, 2, 1],
             (true, _) => [4, 2, 1],
             _ if self.total <= SMALL * processors => [8, 3, 1],
             (false, 1) if is_even && rounds > 1 => [2, 4, 4],
@@ -134,7 +137,8 @@ mod tests {
         assert_eq!(chosen(16, 4096, llama), (whole, [8, 3, 1]));
         assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
         assert_eq!(chosen(1, 512, llama), (Cuts::Even(4), [8, 3, 1]));
-        assert_eq!(chosen(1, 512, gemma), (Cuts::Even(8), [4, 2, 1]));
+        assert_eq!(chosen(1, 512, gemma), (Cuts::Even(8), [5, 2, 1]));
+        assert_eq!(chosen(24, 512, gemma), (Cuts::Even(120), [4, 2, 1]));
         assert_eq!(chosen(8, 32768, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(1, 200_000, llama), (Cuts::Even(33), [4, 3, 2]));
         assert_eq!(chosen(24, 512, llama), (whole, [4, 3, 2]));

@@ -14,6 +14,8 @@ const LEAST_WEIGHTS: usize = 7 << 20;
 /// Chunks of rows that a lane loads at once, and how many it may hold if they are all there are.
 const GROUP: usize = 2;
 const MOST_AT_ONCE: usize = 6;
+/// The most chunks of a warp of a small product.
+const FEW_CHUNKS: usize = 4;
 /// The most chunks of a warp that are copied ahead.
 const DEEPEST: usize = 16;
 /// Shared memory of a block that has a multiprocessor to itself: less than there is, so that blocks of the kernels that come
@@ -22,7 +24,7 @@ const ALONE: usize = 140 << 10;
 
 // In eighths of what a chunk of a unit of 64 outputs takes a warp, by measurement of whole steps.
 /// Sixteens of outputs of a unit, and the time of its chunk: 48 outputs take no less than 64.
-const CHUNK_TIMES: [(usize, usize); 3] = [(3, 8), (4, 8), (5, 10)];
+const CHUNK_TIMES: [(usize, usize); 4] = [(2, 5), (3, 8), (4, 8), (5, 10)];
 /// Starting and ending a unit.
 const UNIT_TIME: usize = 4;
 /// What a part takes others to add.
@@ -49,12 +51,12 @@ pub(crate) fn large(processors: usize, [rows, outputs, cols]: [usize; 3]) -> Opt
     Some(best.cut(processors, [rows, outputs, cols]))
 }
 
-/// A small product of which every block has one unit, and every warp a chunk or two of it: all of its weights and rows
-/// are on their way at once.
+/// A small product of which every block has one unit, and every warp few chunks of it: all of its weights and rows are on
+/// their way at once.
 pub(crate) fn small(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
     let shape = Shape { min_blocks: 2, warps: 8, sixteens: 2, parts };
     let is_one_unit = shape.tiles(outputs) <= shape.most_blocks(processors);
-    if rows > MOST_ROWS || !is_one_unit || shape.chunks(cols) > 2 {
+    if rows > MOST_ROWS || !is_one_unit || shape.chunks(cols) > FEW_CHUNKS {
         return None;
     }
     let mut cut = shape.cut(processors, [rows, outputs, cols]);
@@ -127,6 +129,8 @@ mod tests {
         assert_eq!(cut(19_456, 2560), Some((1, 244, 128)));
         assert_eq!(cut(6144, 2560), Some((1, 128, 256)));
         assert_eq!(cut(2560, 9728), Some((3, 120, 256)));
+        assert_eq!(cut(13_824, 1152), Some((1, 216, 128)));
+        assert_eq!(cut(1152, 6912), Some((3, 108, 256)));
         // Of Qwen3-0.6B.
         assert_eq!(cut(6144, 1024), None);
     }

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn every_number_of_rows_fits_the_shared_memory() {
         for rows in 1..=FEW_ROWS {
-            let options = Cut::new(132, 0, [rows, 1024, 3072]).kernel.stream.expect("not several's");
+            let options = Cut::new(132, 0, [rows, 1024, 5120]).kernel.stream.expect("not several's");
             let StreamOptions { depth, min_blocks, .. } = options;
             assert!(depth >= 2 && (rows > 32 || min_blocks == MOST_BLOCKS), "{rows}: {depth}, {min_blocks}");
         }
