@@ -122,6 +122,12 @@ pub trait Backend: Send {
     fn warms_up(&self) -> bool {
         false
     }
+    /// From `true` on, operations are not run: the device notes what they will need, and gets all of it ready when that
+    /// ends, with `false`. Results in between are undefined, and so is what they wrote to afterwards.
+    fn rehearse(&self, begins: bool) -> Result<(), BackendError> {
+        let _ = begins;
+        Ok(())
+    }
 
     // Choosing, where the device does it.
     /// Whether the three operations below are there; where not, whoever runs the model chooses from the logits.

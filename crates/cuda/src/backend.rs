@@ -207,6 +207,11 @@ impl Backend for Cuda {
         true
     }
 
+    fn rehearse(&self, begins: bool) -> Result<(), BackendError> {
+        self.steps.borrow_mut().rehearsing = begins;
+        self.device.rehearse(begins)
+    }
+
     fn chooses(&self) -> bool {
         true
     }

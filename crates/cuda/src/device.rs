@@ -88,6 +88,10 @@ pub(crate) trait Device: Send + Sync {
         own: Option<OwnWay<'_>>,
     ) -> Result<Option<usize>, BackendError>;
 
+    /// From `true` on, launches are noted and not run, and products are not done. With `false` that ends: whatever can be
+    /// made ready for those launches is.
+    fn rehearse(&self, begins: bool) -> Result<(), BackendError>;
+
     // Steps that are recorded and replayed.
     /// Memory of the host that the device reads by itself.
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError>;

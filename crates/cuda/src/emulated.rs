@@ -7,7 +7,7 @@ use libloading::Library;
 use octavo_backend::BackendError;
 use octavo_backend::conformance::Tolerance;
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,9 @@ pub(crate) struct Emulated {
     /// Products that recur, and that do not.
     pub(crate) products: [AtomicU64; 2],
     moves: AtomicU64,
+    /// Kernels that were asked for in a rehearsal, if one is under way, and those that ran.
+    pub(crate) rehearsed: Mutex<Option<HashSet<Kernel>>>,
+    pub(crate) ran: Mutex<HashSet<Kernel>>,
 }
 
 #[derive(Debug)]
@@ -167,6 +170,11 @@ impl Device for Emulated {
     }
 
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
+        if let Some(asked) = &mut *self.rehearsed.lock().unwrap() {
+            asked.insert(kernel);
+            return Ok(());
+        }
+        self.ran.lock().unwrap().insert(kernel);
         if let Some(launches) = &mut *self.recording.lock().unwrap() {
             let mut copy = vec![0u64; kernel.args_bytes().div_ceil(8)];
             // SAFETY: as many bytes as the kernel's arguments have.
@@ -182,6 +190,11 @@ impl Device for Emulated {
     unsafe fn multiply(&self, p: Product, _: Option<OwnWay<'_>>) -> Result<Option<usize>, BackendError> {
         self.products[usize::from(!p.recurs)].fetch_add(1, Ordering::Relaxed);
         Ok(None)
+    }
+
+    fn rehearse(&self, begins: bool) -> Result<(), BackendError> {
+        *self.rehearsed.lock().unwrap() = begins.then(HashSet::new);
+        Ok(())
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {

@@ -6,6 +6,7 @@ mod compile;
 mod gemm;
 mod graph;
 mod open;
+mod rehearsal;
 
 pub use open::OpenError;
 
@@ -19,10 +20,11 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use gemm::Gemm;
 use octavo_backend::BackendError;
+use rehearsal::Rehearsal;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first compute capability on which a kernel may start before the one before it has ended.
 const FIRST_TO_OVERLAP: (i32, i32) = (9, 0);
@@ -41,6 +43,7 @@ pub(crate) struct Gpu {
     capability: (i32, i32),
     compiler: Compiler,
     functions: Mutex<HashMap<Kernel, Function>>,
+    rehearsal: Mutex<Rehearsal>,
     gemm: Mutex<Gemm>,
     moves: AtomicU64,
 }
@@ -69,7 +72,10 @@ impl Gpu {
     }
 
     fn load(&self, kernel: Kernel) -> Result<CUfunction, BackendError> {
-        let image = self.compiler.compile(&kernel)?;
+        let image = match self.rehearsal().take(&kernel) {
+            Some(image) => image,
+            None => self.compiler.compile(&kernel)?,
+        };
         let name = CString::new(kernel.entry()).expect("a name without zeros");
         // SAFETY: a whole image for this device, as the compiler gave it; the module lives as long as the process.
         unsafe {
@@ -84,6 +90,10 @@ impl Gpu {
             }
             Ok(function)
         }
+    }
+
+    fn rehearsal(&self) -> MutexGuard<'_, Rehearsal> {
+        self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bind(&self) -> Result<(), BackendError> {
@@ -152,6 +162,9 @@ impl Device for Gpu {
     }
 
     unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: *const c_void) -> Result<(), BackendError> {
+        if self.rehearsal().note(kernel) {
+            return Ok(());
+        }
         self.bind()?;
         let function = self.function(kernel, grid.shared)?;
         let mut overlap = CUlaunchAttribute {
@@ -184,10 +197,22 @@ impl Device for Gpu {
         product: Product,
         own: Option<OwnWay<'_>>,
     ) -> Result<Option<usize>, BackendError> {
+        if self.rehearsal().is_under_way() {
+            return Ok(None);
+        }
         self.bind()?;
         let mut gemm = self.gemm.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
         unsafe { gemm.multiply(product, own, self.stream.cu_stream()) }
+    }
+
+    fn rehearse(&self, begins: bool) -> Result<(), BackendError> {
+        let mut rehearsal = self.rehearsal();
+        if begins {
+            rehearsal.begin();
+            return Ok(());
+        }
+        rehearsal.end(&self.compiler)
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, BackendError> {

@@ -101,6 +101,8 @@ pub(crate) struct Steps {
     current: Option<Current>,
     /// A step is under way that is not recorded, as others are.
     passes_once: bool,
+    /// Nothing is run, and so nothing recorded.
+    pub(crate) rehearsing: bool,
     /// Of the step that may come next, made while the last one ran.
     ahead: Option<Plans>,
     /// How often something that recordings use had moved when they were made.
@@ -313,6 +315,9 @@ impl Cuda {
             return self.keep(current, ran);
         }
         ran?;
+        if self.steps.borrow().rehearsing {
+            return Ok(Pass::Done);
+        }
         let capacity = |(need, bytes): &(Need, usize)| if need.grows() { 2 * bytes } else { *bytes };
         let (places, bytes) = places(current.needs.iter().map(capacity));
         self.steps.borrow_mut().stage.reserve(&self.device, bytes)?;

@@ -41,6 +41,11 @@ impl<B: Backend> ModelRunner<B> {
         self.model.reserve(&self.backend, most + config.chunk.1.as_usize(), most)?;
         let chunks = chunks(config.chunk.1.0, config.max_len.0).into_iter().map(|positions| (1, positions));
         let decodes = self.decodes(settings, config);
+        let mut all = chunks.clone().chain(decodes.iter().cloned());
+        self.backend.rehearse(true)?;
+        let rehearsed = all.try_for_each(|(batch, positions)| self.any_step(settings, batch, positions));
+        self.backend.rehearse(false)?;
+        rehearsed?;
         let steps: Vec<_> = chunks.chain(std::iter::repeat_n(decodes, ROUNDS).flatten()).collect();
         for (done, (batch, positions)) in steps.iter().enumerate() {
             progress(done, steps.len());

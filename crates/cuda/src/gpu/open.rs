@@ -91,6 +91,7 @@ impl Gpu {
             capability: (major, minor),
             compiler: Compiler::new((major, minor), cache),
             functions: Mutex::new(HashMap::new()),
+            rehearsal: Mutex::default(),
             gemm: Mutex::new(gemm),
             moves: AtomicU64::new(0),
         })

@@ -1,5 +1,6 @@
 use super::*;
 use crate::emulated::{Emulated, emulated};
+use crate::kernels::Kernel;
 use crate::plan::Tuning;
 use octavo_backend::{Backend, Choice, PageLayout, Rows, Span, WeightFormat};
 use octavo_engine::{Engine, EngineConfig, Flow, ModelRunner, Request};
@@ -214,6 +215,25 @@ fn another_arena_is_not_what_a_recording_knows() {
     anew.sequences = rest;
     assert!(world.run(&[3]) == anew.run(&[3]));
     assert_eq!(world.cuda.replays().0, before);
+}
+
+#[test]
+fn a_rehearsal_asks_for_the_kernels_of_what_follows_and_runs_none() {
+    let world = |device: &Arc<Emulated>| World::new(Cuda::on(device.clone(), false, true), "gemma3-gqa");
+    let device = Arc::new(Emulated::default());
+    let mut rehearsed = world(&device);
+    device.ran.lock().unwrap().clear();
+    rehearsed.cuda.rehearse(true).unwrap();
+    rehearsed.step(&[0, 1, 2], |len| len);
+    rehearsed.step(&[0, 1, 2], |_| 1);
+    let asked = device.rehearsed.lock().unwrap().clone().expect("a rehearsal");
+    rehearsed.cuda.rehearse(false).unwrap();
+    assert!(device.ran.lock().unwrap().is_empty(), "nothing runs");
+    assert_eq!(device.recordings.load(Ordering::Relaxed), 0);
+    assert!(rehearsed.run(&[3, 3]) == world(&Arc::default()).run(&[3, 3]), "nothing is left of it");
+    assert_eq!(rehearsed.cuda.replays().0, 1);
+    let late: Vec<Kernel> = device.ran.lock().unwrap().difference(&asked).copied().collect();
+    assert!(late.is_empty(), "not asked for before: {late:?}");
 }
 
 #[test]
