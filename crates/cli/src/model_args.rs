@@ -6,6 +6,7 @@ use octavo::{
     Bytes, Device, Files, Hub, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens,
     WeightFormat,
 };
+use octavo_cpu::Pool;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +80,7 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     deterministic: bool,
     /// Threads to compute with on the CPU [default: one a core]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
     /// How weights are kept
     #[arg(long, value_enum, default_value = "stored")]
@@ -164,6 +165,12 @@ pub(crate) fn source(model: Option<&Path>, hub: &Hub, files: Files) -> Result<So
     let Some(model) = model else { return Ok(Source::BuiltIn) };
     let mut shown = crate::progress::Downloads::default();
     Ok(Source::named(model, hub, files, &mut |at| shown.update(at))?)
+}
+
+/// No more than can be used.
+pub(crate) fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let threads: Option<NonZeroUsize> = text.parse().ok().filter(|n: &NonZeroUsize| n.get() <= Pool::MOST);
+    threads.ok_or_else(|| format!("`{text}` is no number of threads: choose 1 to {}", Pool::MOST))
 }
 
 /// `4096`, `512KB`, `1.5GB`, `2GiB`: powers of 1000 and of 1024.

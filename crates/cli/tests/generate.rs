@@ -126,6 +126,9 @@ fn what_cannot_work_is_refused_with_what_to_do() {
     refused(&["generate", "x", "--kv-memory", "1KB"], "at least one page");
     refused(&["generate", "x", "--max-model-len", "9999999"], "4096");
     refused(&["generate", "x", "--temperature", "-1"], "temperature");
+    refused(&["generate", "x", "--threads", "0"], "choose 1 to 1024");
+    refused(&["generate", "x", "--threads", "9999"], "choose 1 to 1024");
+    refused(&["bench", "gemm", "--quick", "--threads", "9999"], "choose 1 to 1024");
     refused(&["generate", "x", "--prompt-file", "y"], "cannot be used with");
     refused(&["generate", "--prompt-file", "/no/such/file"], "/no/such/file");
     refused(&["generate", ""], "at least one token");

@@ -66,9 +66,18 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Pool {
-    /// A pool of `threads`, the caller's among them.
+    /// The most threads: more than any machine has cores.
+    pub const MOST: usize = 1024;
+
+    /// One a core, as far as the system tells.
+    pub fn usual() -> NonZeroUsize {
+        let most = NonZeroUsize::new(Self::MOST).expect("some");
+        std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).min(most)
+    }
+
+    /// A pool of `threads`, the caller's among them; at most [`MOST`](Self::MOST).
     pub fn new(threads: NonZeroUsize) -> Self {
-        assert!((threads.get() as u64) < ACTIVE, "{threads} threads");
+        assert!(threads.get() <= Self::MOST, "{threads} threads");
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),

@@ -5,6 +5,7 @@ use crate::options::{Options, Resolved};
 use crate::source::Parts;
 use crate::texts::Texts;
 use octavo_backend::BackendError;
+use octavo_cpu::Pool;
 use octavo_engine::{
     CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, Outputs, Request, SamplingParams,
     ScoreError, SubmitError,
@@ -12,6 +13,7 @@ use octavo_engine::{
 use octavo_model::ModelConfig;
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
 use octavo_types::{KvSpec, SpecError, Tokens};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -26,6 +28,8 @@ pub enum LoadError {
     MaxLen { asked: Tokens, most: Tokens },
     #[error("{batch} sequences of {max_len} need more pages than can be counted: lower either")]
     TooManyPages { batch: u32, max_len: Tokens },
+    #[error("{0} threads are more than can be used: choose 1 to {most}", most = Pool::MOST)]
+    TooManyThreads(NonZeroUsize),
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]

@@ -5,10 +5,9 @@ use crate::gpu;
 use crate::llm::LoadError;
 use crate::memory;
 use crate::options::{Options, Resolved, Room};
-use octavo_cpu::{Cpu, Level};
+use octavo_cpu::{Cpu, Level, Pool};
 use octavo_engine::{ModelRunner, Runner};
 use octavo_model::{Model, ModelConfig, Progress, Weights};
-use std::num::NonZeroUsize;
 
 /// How much of the memory that is available an automatic cache may take.
 const SHARE: f64 = 0.6;
@@ -69,8 +68,10 @@ impl Job<'_> {
         let Self { options, config, weights } = self;
         let room = memory::available().map(|free| Room { free, share: SHARE });
         let resolved = options.resolve(config, room)?;
-        let one = NonZeroUsize::MIN;
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(one));
+        let threads = options.threads.unwrap_or_else(Pool::usual);
+        if threads.get() > Pool::MOST {
+            return Err(LoadError::TooManyThreads(threads));
+        }
         let cpu = Cpu::new(threads, Level::detect());
         let mut loaded = |at| progress(Loading::Weights(at));
         let model = Model::load(&cpu, config.clone(), &resolved.spec, weights, options.weights, &mut loaded)?;
@@ -102,5 +103,13 @@ mod tests {
         assert_eq!(notes_after(closed(false)), Vec::<String>::new());
         assert!(notes_after(closed(true))[0].ends_with("not on the GPU: too old"));
         assert!(notes_after(DeviceError::ConvertedWeights)[0].contains("--weights stored"));
+    }
+    #[test]
+    fn more_threads_than_can_be_used_are_refused() {
+        let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
+        let options = Options { threads: std::num::NonZeroUsize::new(Pool::MOST + 1), ..Options::default() };
+        let job = Job { options: &options, config: &config, weights: &weights };
+        let error = job.on_cpu(&mut |_| {}).err().expect("no such pool");
+        assert_eq!(error.to_string(), "1025 threads are more than can be used: choose 1 to 1024");
     }
 }

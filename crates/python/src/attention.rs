@@ -5,10 +5,9 @@ use crate::errors::value;
 use crate::ints::{Ints, same_length, tokens};
 use numpy::{IntoPyArray, PyArray3, PyReadonlyArray2, PyReadonlyArray3, ndarray};
 use octavo_backend::{AttentionSpec, Heads, Rows, Span, TableView};
-use octavo_cpu::{Buf, Cpu, Level};
+use octavo_cpu::{Buf, Cpu, Level, Pool};
 use octavo_types::{PageId, Tokens};
 use pyo3::prelude::*;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One sequence's part of a call.
@@ -120,8 +119,7 @@ fn cpu() -> Arc<Cpu> {
     match &*made {
         Some((maker, cpu)) if *maker == process => cpu.clone(),
         _ => {
-            let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-            let cpu = Arc::new(Cpu::new(threads, Level::detect()));
+            let cpu = Arc::new(Cpu::new(Pool::usual(), Level::detect()));
             // Waiting for the parent's threads would never end.
             std::mem::forget(made.replace((process, cpu.clone())));
             cpu

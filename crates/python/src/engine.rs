@@ -232,6 +232,7 @@ fn load_error(error: LoadError) -> PyErr {
         }
         LoadError::MaxLen { .. }
         | LoadError::TooManyPages { .. }
+        | LoadError::TooManyThreads(_)
         | LoadError::Engine(_)
         | LoadError::Spec(_) => value(error),
         _ => runtime(error),

@@ -1,5 +1,6 @@
 //! What the benches of the CPU share: their options, the threads, and the ceilings measured on these threads.
 
+use crate::model_args::parse_threads;
 use octavo_cpu::ceiling::{Memory, bf16_peak, fma_peak};
 use octavo_cpu::{Cpu, Level, Pool};
 use std::num::NonZeroUsize;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 pub(super) struct MachineArgs {
     /// Threads to compute with [default: one a core]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
     /// Rounds; the median counts [default: 9; of attention 25]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -38,8 +39,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(args: &MachineArgs, rounds: u32) -> Self {
-        let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
-        let cpu = Cpu::new(threads.unwrap_or(NonZeroUsize::MIN), Level::detect());
+        let cpu = Cpu::new(args.threads.unwrap_or_else(Pool::usual), Level::detect());
         let (bytes, millis, rounds) =
             if args.quick { (READ_QUICK, 1, 2) } else { (READ, 40, args.rounds.unwrap_or(rounds)) };
         let memory = Memory::new(cpu.pool(), bytes);
