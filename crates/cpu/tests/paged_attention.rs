@@ -127,7 +127,8 @@ fn the_fused_kernel_equals_gathering_and_plain_attention() {
     }
 }
 
-/// All rows of one sequence of `tokens`, in spans of these sizes, through pages in a random order.
+/// All rows of one sequence of `tokens`, in spans of these sizes, through pages in a random order. The token at
+/// `spoilt` has keys and values that are no numbers.
 fn in_spans(
     cpu: &Cpu,
     spec: &AttentionSpec,
@@ -135,9 +136,17 @@ fn in_spans(
     page_size: usize,
     tokens: usize,
     sizes: &[usize],
+    spoilt: Option<usize>,
 ) -> Vec<f32> {
     let (heads, mut random) = (spec.heads, Random::new(3));
-    let [keys, values] = [2.0, 1.0].map(|range| random.values(tokens * heads.kv * heads.dim, range));
+    let width = heads.kv * heads.dim;
+    let [keys, values] = [2.0, 1.0].map(|range| {
+        let mut all = random.values(tokens * width, range);
+        if let Some(at) = spoilt {
+            all[at * width..][..width].fill(f32::NAN);
+        }
+        all
+    });
     let qkv = upload(cpu, tokens, heads.qkv_cols(), &random.values(tokens * heads.qkv_cols(), 2.0));
     let mut pages: Vec<PageId> = (0..tokens.div_ceil(page_size) as u32 + 2).map(PageId).collect();
     Random::new(page_size as u64).shuffle(&mut pages);
@@ -171,15 +180,46 @@ fn spans_and_pages_do_not_change_a_bit_over_several_blocks() {
         for (dtype, window, dim) in cases {
             let heads = Heads { q: 8, kv: 2, dim };
             let spec = AttentionSpec { heads, scale: 0.2, window, layer: 1 };
-            let want = in_spans(&cpu, &spec, dtype, 16, TOKENS, &[1; TOKENS]);
+            let want = in_spans(&cpu, &spec, dtype, 16, TOKENS, &[1; TOKENS], None);
             for (page_size, sizes) in
                 [(16, &[200][..]), (7, &[63, 2, 135]), (48, &[130, 70]), (200, &[100; 2])]
             {
-                let got = in_spans(&cpu, &spec, dtype, page_size, TOKENS, sizes);
+                let got = in_spans(&cpu, &spec, dtype, page_size, TOKENS, sizes, None);
                 assert!(
                     got == want,
                     "{sizes:?}, pages of {page_size}, window {window:?}, {dtype:?}, {level:?}"
                 );
+            }
+        }
+    }
+}
+
+/// Not even as zero times no number, and not through the rows that are computed with it and do see it.
+#[test]
+fn a_token_that_a_row_does_not_see_does_not_change_a_bit_of_it() {
+    const TOKENS: usize = 75;
+    for level in Level::available() {
+        let cpu = Cpu::new(NonZeroUsize::new(2).unwrap(), level);
+        let cases = DTYPES.into_iter().flat_map(|dtype| [1, 2, 3, 4].map(|group| (dtype, group)));
+        for ((dtype, group), window) in cases.flat_map(|case| [(case, TOKENS), (case, 9)]) {
+            let heads = Heads { q: 2 * group, kv: 2, dim: 80 };
+            let spec = AttentionSpec { heads, scale: 0.2, window: Some(window as u32), layer: 1 };
+            for sizes in [&[1; TOKENS][..], &[2, 3, 70], &[TOKENS]] {
+                let run = |spoilt| in_spans(&cpu, &spec, dtype, 16, TOKENS, sizes, spoilt);
+                let want = run(None);
+                for spoilt in [0, 20, 21, 63, 64] {
+                    let got = run(Some(spoilt));
+                    let rows = got.chunks(heads.q * heads.dim).zip(want.chunks(heads.q * heads.dim));
+                    for (row, (got, want)) in rows.enumerate() {
+                        let sees = spoilt <= row && row < spoilt + window;
+                        let right = if sees { got.iter().all(|x| x.is_nan()) } else { got == want };
+                        assert!(
+                            right,
+                            "row {row} with token {spoilt} spoilt: {sizes:?}, {heads:?}, window {window}, \
+                             {dtype:?}, {level:?}"
+                        );
+                    }
+                }
             }
         }
     }
