@@ -4,8 +4,8 @@
 // Parts that one block merges; more are merged in two steps, groups of so many and then those. A
 // constant, so that a result does not depend on how many threads there are for it.
 #define GROUP 16
-// Places that a thread merges at a time, and how many parts of each: loads that do not wait for each other. More would take
-// registers that the kernels beside this one need; with bytes, registers are what spreads blocks over the processors.
+// Places that a thread merges at a time, and how many parts of each: loads that do not wait for each other. What whole
+// steps are fastest with; with bytes, fewer than GROUP would let more blocks on a processor than spread evenly.
 #define PLACES (HEAD_DIM > 128 ? 2 : 1)
 #define AT_ONCE (HEAD_DIM > 128 ? 4 : KV == KV_FP8 || KV == KV_INT8 ? GROUP : 8)
 

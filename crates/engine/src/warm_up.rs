@@ -41,18 +41,26 @@ impl<B: Backend> ModelRunner<B> {
         self.model.reserve(&self.backend, most + config.chunk.1.as_usize(), most)?;
         let chunks = chunks(config.chunk.1.0, config.max_len.0).into_iter().map(|positions| (1, positions));
         let decodes = self.decodes(settings, config);
-        let mut all = chunks.clone().chain(decodes.iter().cloned());
-        self.backend.rehearse(true)?;
-        let rehearsed = all.try_for_each(|(batch, positions)| self.any_step(settings, batch, positions));
-        self.backend.rehearse(false)?;
-        rehearsed?;
-        let steps: Vec<_> = chunks.chain(std::iter::repeat_n(decodes, ROUNDS).flatten()).collect();
+        let met: Vec<_> = chunks.chain(decodes.iter().cloned()).collect();
+        let again = std::iter::repeat_n(decodes, ROUNDS - 1).flatten();
+        let steps: Vec<_> = met.iter().cloned().chain(again).collect();
+        progress(0, steps.len());
+        self.rehearse(settings, met)?;
         for (done, (batch, positions)) in steps.iter().enumerate() {
-            progress(done, steps.len());
             self.any_step(settings, *batch, positions.clone())?;
+            progress(done + 1, steps.len());
         }
-        progress(steps.len(), steps.len());
         Ok(())
+    }
+
+    /// Has the device get ready for what these steps need.
+    fn rehearse(&mut self, settings: &Settings, steps: Vec<(u32, Range<u32>)>) -> Result<(), BackendError> {
+        self.backend.rehearse(true)?;
+        let mut steps = steps.into_iter();
+        let rehearsed = steps.try_for_each(|(batch, positions)| self.any_step(settings, batch, positions));
+        // Whatever went wrong, nothing runs until it has ended.
+        self.backend.rehearse(false)?;
+        rehearsed
     }
 
     /// Steps of one token a sequence: how many sequences, and which position of each. The largest first, after which

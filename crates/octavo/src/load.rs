@@ -104,6 +104,7 @@ mod tests {
         assert!(notes_after(closed(true))[0].ends_with("not on the GPU: too old"));
         assert!(notes_after(DeviceError::ConvertedWeights)[0].contains("--weights stored"));
     }
+
     #[test]
     fn more_threads_than_can_be_used_are_refused() {
         let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
