@@ -1,5 +1,6 @@
 //! One request, its text printed as it comes.
 
+use crate::output::is_read;
 use anyhow::Result;
 use octavo::{Event, Flow, Llm, Output, Outputs, Request};
 use std::io::Write;
@@ -14,11 +15,12 @@ pub(crate) struct Answer {
 }
 
 /// Runs a request of one choice. Unless `quiet`, the text is printed as it comes; a bar shows how far a long prompt has
-/// been read. It ends early if `interrupted` becomes true or nobody reads any more, and keeps what is there.
+/// been read. It ends early if `interrupted` becomes true or nobody reads any more, and keeps what is there; what cannot be
+/// written is an error.
 pub(crate) fn run(llm: &mut Llm, request: Request, quiet: bool, interrupted: &AtomicBool) -> Result<Answer> {
     let bar = crate::progress::bar("reading the prompt");
     let start = Instant::now();
-    let mut first = None;
+    let (mut first, mut lost) = (None, None);
     let mut out = std::io::stdout().lock();
     let mut watch = |_: usize, event: &Event| {
         let text = match event {
@@ -37,8 +39,12 @@ pub(crate) fn run(llm: &mut Llm, request: Request, quiet: bool, interrupted: &At
             Event::Finished(end) => &end.text,
             Event::PromptLogprobs(_) | Event::Done(_) | Event::Failed(_) => "",
         };
-        let unread = !quiet && write!(out, "{text}").and_then(|()| out.flush()).is_err();
-        if unread || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
+        let read = quiet
+            || is_read(write!(out, "{text}").and_then(|()| out.flush())).unwrap_or_else(|error| {
+                lost = Some(error);
+                false
+            });
+        if !read || interrupted.load(Ordering::Relaxed) { Flow::Cancel } else { Flow::Continue }
     };
     let Outputs { mut choices, failure, .. } = llm.engine().generate(vec![request], &mut watch)?.remove(0);
     let prefill = first.unwrap_or_else(|| start.elapsed());
@@ -46,8 +52,11 @@ pub(crate) fn run(llm: &mut Llm, request: Request, quiet: bool, interrupted: &At
     if let Some(failure) = failure {
         return Err(failure.into());
     }
+    if let Some(error) = lost {
+        return Err(error);
+    }
     if !quiet {
-        let _ = writeln!(out); // nobody reads any more: the answer is there all the same
+        is_read(writeln!(out))?;
     }
     Ok(Answer { output: choices.remove(0), prefill, decode })
 }

@@ -2,9 +2,10 @@
 
 use crate::engine_args::EngineArgs;
 use crate::generate::SamplingArgs;
+use crate::output::print;
 use anyhow::{Context, Result, bail};
 use octavo::{FinishReason, Hub, Llm, Message, Request};
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +52,7 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let interrupted = crate::interrupt::flag()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if terminal {
-        println!("{} on {}. /quit ends, /reset starts over.", llm.name(), llm.device());
+        print(format_args!("{} on {}. /quit ends, /reset starts over.\n", llm.name(), llm.device()))?;
     }
     let mut chat =
         Chat { command, llm, system: command.system.clone(), turns: Vec::new(), interrupted, terminal };
@@ -68,8 +69,7 @@ impl Chat<'_> {
     /// The next line; `false` at the end of the input.
     fn read(&self, line: &mut String) -> Result<bool> {
         if self.terminal {
-            print!("> ");
-            std::io::stdout().flush().context("cannot write to the terminal")?;
+            print("> ")?;
         }
         line.clear();
         Ok(std::io::stdin().lock().read_line(line).context("standard input is not text")? > 0)
@@ -82,7 +82,7 @@ impl Chat<'_> {
             ("/quit" | "/exit", _) => return Ok(false),
             ("/reset", _) => self.turns.clear(),
             ("/system", text) => self.system = (!text.is_empty()).then(|| text.to_owned()),
-            ("/stats", _) => self.show_cache(),
+            ("/stats", _) => self.show_cache()?,
             (word, _) if word.starts_with('/') => {
                 eprintln!("there is /reset, /system TEXT, /stats and /quit")
             }
@@ -91,18 +91,19 @@ impl Chat<'_> {
         Ok(true)
     }
 
-    fn show_cache(&mut self) {
+    fn show_cache(&mut self) -> Result<()> {
         let snapshot = self.llm.engine().cache().snapshot();
         let pages = snapshot.pages;
-        println!(
-            "pages: {} used, {} cached, {} reserved, {} free of {}; {} prompt tokens found in the cache so far",
+        print(format_args!(
+            "pages: {} used, {} cached, {} reserved, {} free of {}; {} prompt tokens found in the cache so far\n",
             pages.used.0,
             pages.cached.0,
             pages.reserved.0,
             pages.free.0,
             pages.total.0,
             snapshot.counters.hit_tokens,
-        );
+        ))?;
+        Ok(())
     }
 
     /// Asks the model, and prints the answer as it comes. What cannot be answered is taken back.

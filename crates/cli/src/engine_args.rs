@@ -1,9 +1,9 @@
 //! The options of commands that serve many requests.
 
-use crate::model_args::ModelArgs;
+use crate::model_args::{ModelArgs, parse_size};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use octavo::{Batching, Hub, Llm, Options, PolicyKind, Tokens};
+use octavo::{Batching, Bytes, Hub, Llm, Options, PolicyKind, Tokens};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -49,6 +49,12 @@ pub(crate) struct EngineArgs {
     /// Keep nothing for requests to come that begin alike
     #[arg(long)]
     no_prefix_cache: bool,
+    /// The most memory that cached prefixes keep while nobody uses them, such as 2GB [default: all that is not needed]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_prefix_cache")]
+    cached_memory: Option<u64>,
+    /// Zero pages before another request gets them: nothing of a request outlives it in memory, but for cached prefixes
+    #[arg(long)]
+    zero_freed: bool,
     /// Take all memory for keys and values at the start: no request waits for the system to hand it out later, and a
     /// machine that does not have it shows at once (a GPU's is always taken at the start)
     #[arg(long)]
@@ -72,6 +78,8 @@ impl EngineArgs {
             aging: Duration::from_secs(self.aging),
             time_limit: self.time_limit.map(Duration::from_secs),
             prefix_cache: !self.no_prefix_cache,
+            cached_memory: self.cached_memory.map(Bytes),
+            zero_freed: self.zero_freed,
             commit_kv: self.commit_kv,
             policy: match self.eviction {
                 Eviction::Lru => PolicyKind::Lru,

@@ -179,8 +179,7 @@ fn write_json(
         },
     });
     if path.as_os_str() == "-" {
-        println!("{object}");
-        return Ok(());
+        return crate::output::print(format_args!("{object}\n")).map(|_| ());
     }
     std::fs::write(path, format!("{object}\n")).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -9,6 +9,7 @@ mod gpu_test;
 mod interrupt;
 mod log;
 mod model_args;
+mod output;
 mod plan;
 mod progress;
 mod quality;

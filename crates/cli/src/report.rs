@@ -1,10 +1,11 @@
 //! What a command finds out, and the two ways it is written: tables for people, one JSON object for programs.
 
+use crate::output::is_read;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// Something a figure should reach.
@@ -205,11 +206,7 @@ impl Sink {
             Self::Json => writeln!(stdout, "{:#}", report.to_json()),
             Self::Tables | Self::TablesAndFile(..) => report.write(&mut stdout),
         };
-        match printed.and_then(|()| stdout.flush()) {
-            // Whoever read the output has seen enough of it.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-            other => other.context("cannot write to standard output")?,
-        }
+        is_read(printed.and_then(|()| stdout.flush()))?;
         if let Self::TablesAndFile(mut file, name) = self {
             writeln!(file, "{:#}", report.to_json()).with_context(|| format!("cannot write {name}"))?;
         }

@@ -210,7 +210,11 @@ KERNEL(choose, Args, 512, 1) {
     Peak best = NO_PEAK;
     for (u32 i = thread_id(); i < a.parts; i += block_threads()) best = higher(best, a.peaks[row * a.parts + i]);
     best = block_peak(best, peaks);
-    if (best.token == NO_TOKEN) best.token = 0;
+    // Every logit is NaN or minus infinity.
+    if (best.token == NO_TOKEN) {
+        if (thread_id() == 0) a.tokens[row] = OPEN;
+        return;
+    }
     const Choice choice = a.choices[row];
     const bool all = choice.top_k == 0 && choice.top_p >= 1.f;
     const u32 groups = (a.vocab + GROUP - 1) / GROUP;
@@ -228,7 +232,6 @@ KERNEL(choose, Args, 512, 1) {
     sync_block();
     if (thread_id() != 0) return;
     u32 token = all ? pick_of_all(w, sums, choice.uniform) : pick_of_kept(kept, choice, sums, groups);
-    // Every logit is NaN or minus infinity.
     const bool none = token == NO_TOKEN && (all || kept.count == 0);
     a.tokens[row] = none ? best.token : token;
 }

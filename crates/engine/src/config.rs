@@ -35,6 +35,8 @@ pub struct EngineConfig {
     pub aging: Duration,
     /// For requests that name none.
     pub time_limit: Option<Duration>,
+    /// Zero pages before anybody else gets them.
+    pub zero_freed: bool,
 }
 
 impl EngineConfig {
@@ -52,6 +54,7 @@ impl EngineConfig {
             max_waiting: 1024,
             aging: Duration::from_secs(10),
             time_limit: None,
+            zero_freed: false,
         }
     }
 

@@ -22,6 +22,7 @@ use crate::report::AuditReport;
 use crate::request::{Accepted, RequestId};
 use crate::runner::{Logits, Runner};
 use crate::task::{Running, Task};
+use crate::zeroing::{self, Freed};
 use octavo_kv::{KvCache, Settings};
 use octavo_text::Tokenizer;
 use octavo_types::{SeqId, Timestamp, Tokens};
@@ -41,6 +42,8 @@ pub struct Engine {
     /// None where only token ids go in and out.
     pub(crate) tokenizer: Option<Tokenizer>,
     pub(crate) cache: KvCache,
+    /// Where pages are zeroed.
+    pub(crate) freed: Option<Freed>,
     pub(crate) runner: Box<dyn Runner>,
     pub(crate) queue: Queue,
     pub(crate) running: Vec<Running>,
@@ -94,7 +97,8 @@ impl Engine {
         tokenizer: Option<Tokenizer>,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
-        let cache = KvCache::new(settings.clone())?;
+        let freed = config.zero_freed.then(Freed::default);
+        let cache = zeroing::cache(settings.clone(), freed.as_ref())?;
         let (len, total) = (config.max_len, settings.total);
         if settings.least_pages(len) > total {
             let most = settings.longest(len);
@@ -107,6 +111,7 @@ impl Engine {
             metrics: Arc::default(),
             tokenizer,
             cache,
+            freed,
             runner,
             queue: Queue::default(),
             running: Vec::new(),

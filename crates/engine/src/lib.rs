@@ -30,6 +30,7 @@ mod score;
 mod task;
 mod thread;
 mod warm_up;
+mod zeroing;
 
 pub use batch::{Batch, Wanted};
 pub use cache_pool::{

@@ -18,6 +18,8 @@ struct Chosen {
     end: Option<End>,
 }
 
+const NO_NUMBERS: &str = "the model computed no number for any token: its weights may be damaged, or too large for the precision they are computed in";
+
 /// What the step gave to choose from.
 enum Given<'a> {
     /// The device has chosen.
@@ -267,6 +269,10 @@ fn choose_token(
 
 /// Chooses by the sampler within the grammar.
 fn sample(task: &mut Task, logits: &mut [f32], known: Tokens) -> Result<Sampled, Failure> {
+    // NaN is not above anything.
+    if !logits.iter().any(|logit| *logit > f32::NEG_INFINITY) {
+        return Err(Failure::Step(NO_NUMBERS.into()));
+    }
     let shared = task.shared.clone();
     let request = &shared.request;
     // The model's distribution, if it is asked for and about to be lost.

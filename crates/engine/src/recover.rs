@@ -4,9 +4,10 @@ use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished};
 use crate::report::AuditReport;
 use crate::request::RequestId;
+use crate::zeroing;
 use octavo_backend::BackendError;
-use octavo_kv::KvCache;
-use octavo_types::Timestamp;
+use octavo_kv::Scrub as _;
+use octavo_types::{PageId, Timestamp};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -28,8 +29,19 @@ fn caught(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> 
 impl Engine {
     /// Starts the step.
     pub(crate) fn start(&mut self) -> Result<(), String> {
+        self.zero_freed()?;
         let (runner, batch) = (&mut self.runner, &self.batch);
         caught(|| runner.start(batch))
+    }
+
+    /// Nobody has used them since: those of the open step are not in use yet. What could not be zeroed is tried again.
+    fn zero_freed(&mut self) -> Result<(), String> {
+        let Some(freed) = &self.freed else { return Ok(()) };
+        let (runner, pages) = (&mut self.runner, freed.take());
+        if pages.is_empty() {
+            return Ok(());
+        }
+        caught(|| runner.zero(&pages)).inspect_err(|_| freed.zero(&pages))
     }
 
     /// Waits for what was started.
@@ -132,6 +144,9 @@ impl Engine {
         if self.metrics.steps.get() != self.steps_at_audit && self.audit().problem.is_some() {
             self.replace_cache(&mut Vec::new());
         }
+        if let Err(reason) = self.zero_freed() {
+            tracing::error!(reason, "freed pages could not be zeroed; it is tried again before the next step");
+        }
         self.show();
     }
 
@@ -146,6 +161,9 @@ impl Engine {
             self.fail_request(id, Failure::Step(reason.into()), events);
         }
         let settings = self.cache.settings().clone();
-        self.cache = KvCache::new(settings).expect("these settings made the last one");
+        if let Some(freed) = &self.freed {
+            freed.zero(&(0..settings.total.0).map(PageId).collect::<Vec<_>>());
+        }
+        self.cache = zeroing::cache(settings, self.freed.as_ref()).expect("these settings made the last one");
     }
 }

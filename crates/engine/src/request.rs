@@ -72,7 +72,7 @@ impl Request {
 pub enum SubmitError {
     #[error("a prompt needs at least one token")]
     EmptyPrompt,
-    #[error("the prompt has {prompt}, the model takes at most {max}")]
+    #[error("the prompt has {prompt}; the model takes at most {max}, an answer's among them")]
     PromptTooLong { prompt: Tokens, max: Tokens },
     #[error("the prompt holds token {token}, the vocabulary has {vocab}")]
     NoSuchToken { token: u32, vocab: usize },

@@ -39,6 +39,21 @@ fn a_failed_step_hurts_those_in_it_who_are_told_why_and_nobody_else() {
     }
 }
 
+/// Rather than a token that nobody chose.
+#[test]
+fn logits_that_are_no_numbers_fail_their_request_and_no_other() {
+    for step in 1..4 {
+        let mut bench = Bench::small(12, 4, 2);
+        let [hurt, spared] = [1, 2].map(|who| bench.send(Request::new(prompt(who, 9), 8)));
+        bench.faults.at(step, Fault::NoNumbers);
+        bench.run();
+        let failure = bench.outputs(hurt).failure.expect("nothing could be chosen").to_string();
+        assert!(failure.starts_with("a step failed: the model computed no number for any token"), "{failure}");
+        bench.assert_right(spared);
+        bench.assert_nothing_left();
+    }
+}
+
 #[test]
 fn what_a_failed_step_was_to_compute_is_not_found_by_the_next_request() {
     for fault in [Fault::NotStarted, Fault::PanicAtStart, Fault::Error, Fault::Panic, Fault::TooManyRows] {

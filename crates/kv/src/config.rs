@@ -76,6 +76,11 @@ impl Settings {
         }
     }
 
+    /// Of all pages.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(u64::from(self.total.0).saturating_mul(self.page_bytes.0))
+    }
+
     /// The fewest pages with which a sequence of `tokens` can be computed, one token at a time. A window that begins
     /// with the last slot of a page reaches into one page more than it would fill.
     pub fn least_pages(&self, tokens: Tokens) -> Pages {

@@ -12,7 +12,7 @@ use octavo_engine::{
 };
 use octavo_model::ModelConfig;
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
-use octavo_types::{KvSpec, SpecError, Tokens};
+use octavo_types::{Bytes, KvSpec, SpecError, Tokens};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +30,11 @@ pub enum LoadError {
     TooManyPages { batch: u32, max_len: Tokens },
     #[error("{0} threads are more than can be used: choose 1 to {most}", most = Pool::MOST)]
     TooManyThreads(NonZeroUsize),
+    #[error(
+        "{:.1} GB of KV cache are to be taken at the start, and only {:.1} GB of memory are available: choose less, or let it grow",
+        asked.0 as f64 / 1e9, free.0 as f64 / 1e9
+    )]
+    CommitTooMuch { asked: Bytes, free: Bytes },
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]

@@ -68,6 +68,10 @@ impl Job<'_> {
         let Self { options, config, weights } = self;
         let room = memory::available().map(|free| Room { free, share: SHARE });
         let resolved = options.resolve(config, room)?;
+        let asked = resolved.settings.bytes();
+        if let Some(Room { free, .. }) = room.filter(|room| options.commit_kv && asked > room.free) {
+            return Err(LoadError::CommitTooMuch { asked, free });
+        }
         let threads = options.threads.unwrap_or_else(Pool::usual);
         if threads.get() > Pool::MOST {
             return Err(LoadError::TooManyThreads(threads));

@@ -63,6 +63,10 @@ pub struct Options {
     pub commit_kv: bool,
     pub policy: PolicyKind,
     pub prefix_cache: bool,
+    /// The most memory that prefixes keep which nobody uses at the moment; none for all that is not needed otherwise.
+    pub cached_memory: Option<Bytes>,
+    /// Zero pages before anybody else gets them.
+    pub zero_freed: bool,
     /// None for what the model was made for.
     pub max_len: Option<Tokens>,
     /// Sequences that run at once.
@@ -100,6 +104,8 @@ impl Default for Options {
             commit_kv: false,
             policy: PolicyKind::default(),
             prefix_cache: true,
+            cached_memory: None,
+            zero_freed: false,
             max_len: None,
             max_batch: 1,
             batching: engine.batching,
@@ -163,8 +169,9 @@ impl Options {
             total,
             policy: self.policy,
             prefix_cache: paged && self.prefix_cache,
+            cached_limit: self.cached_memory.map(|memory| spec.pages_in(memory)),
             reserve: if paged { Pages(total.0 / 64).min(Pages(self.max_batch)) } else { Pages::ZERO },
-            ..Settings::for_model(&spec, Bytes(u64::from(total.0) * spec.page_bytes().0))
+            ..Settings::for_model(&spec, Bytes(most))
         };
         let fits = settings.longest(max_len);
         let mut engine = self.engine_config(max_len);
@@ -186,6 +193,7 @@ impl Options {
             max_waiting: self.max_waiting,
             aging: self.aging,
             time_limit: self.time_limit,
+            zero_freed: self.zero_freed,
         }
     }
 

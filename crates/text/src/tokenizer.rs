@@ -123,7 +123,8 @@ impl Tokenizer {
             };
         let (bos, eos) = (named("bos_token")?, named("eos_token")?);
         let own = own_first_token(&parse).map_err(broken)?;
-        let vocab = Vocab::new(&parse);
+        let vocab = Vocab::new(&parse)
+            .map_err(|error| TokenizerError::Broken { file: file.into(), reason: error.to_string() })?;
         let frame = frame(own, bos, config.add_bos());
         let bos = bos.or(own);
         Ok(Self(Arc::new(Inner { parse, literal: OnceLock::new(), vocab, bos, eos, frame })))

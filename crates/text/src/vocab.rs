@@ -26,6 +26,16 @@ pub(crate) enum TokenKind {
     Special,
 }
 
+/// More ids than any vocabulary has: a hundred times those of the largest known.
+const MOST_IDS: u32 = 1 << 24;
+
+#[derive(Debug, thiserror::Error)]
+#[error("token {token:?} has the id {id}, and ids must be below {MOST_IDS}")]
+pub(crate) struct IdTooLarge {
+    token: String,
+    id: u32,
+}
+
 /// Bytes and kind of every id in `0..len()`, bytes in one allocation.
 ///
 /// Invariant: `ends` and `kinds` are equally long, `ends` never falls and ends at `bytes.len()`.
@@ -38,9 +48,14 @@ pub(crate) struct Vocab {
 }
 
 impl Vocab {
-    pub(crate) fn new(tokenizer: &tokenizers::Tokenizer) -> Self {
+    /// Refuses ids that no model has rows for, with the token: every id up to the largest takes memory.
+    pub(crate) fn new(tokenizer: &tokenizers::Tokenizer) -> Result<Self, IdTooLarge> {
         let decoding = decoding(tokenizer.get_decoder());
-        let len = tokenizer.get_vocab(true).values().max().map_or(0, |&id| id + 1);
+        let vocab = tokenizer.get_vocab(true);
+        if let Some((token, &id)) = vocab.iter().find(|(_, id)| **id >= MOST_IDS) {
+            return Err(IdTooLarge { token: token.clone(), id });
+        }
+        let len = vocab.values().max().map_or(0, |&id| id + 1);
         let mut vocab = Self { decoding, kinds: Vec::new(), ends: Vec::new(), bytes: Vec::new() };
         let from_char = byte_of_char();
         for id in 0..len {
@@ -59,7 +74,7 @@ impl Vocab {
             vocab.kinds.push(kind);
             vocab.ends.push(u32::try_from(vocab.bytes.len()).expect("a vocabulary is under 4 GiB"));
         }
-        vocab
+        Ok(vocab)
     }
 
     pub(crate) fn len(&self) -> usize {

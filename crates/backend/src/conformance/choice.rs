@@ -32,7 +32,8 @@ fn logits(random: &mut Random, vocab: usize, kind: usize) -> Vec<f32> {
     row
 }
 
-/// Exactly the same tokens; a device may leave flat distributions, and those alone, to whoever reads the row.
+/// Exactly the same tokens; a device may leave flat distributions, and those alone, to whoever reads the row, and leaves what
+/// has no likeliest token.
 pub fn tokens_are_those_of_the_definition<B: Backend>(backend: &B, _: Tolerance) {
     if !backend.chooses() {
         return;
@@ -48,6 +49,8 @@ pub fn tokens_are_those_of_the_definition<B: Backend>(backend: &B, _: Tolerance)
             for ((choice, mut row), chosen) in choices.iter().zip(rows).zip(chosen) {
                 let case = format!("{choice:?} of {vocab} tokens, logits {kind}");
                 match chosen {
+                    None if matches!(kind, 4 | 5) => {}
+                    Some(token) if matches!(kind, 4 | 5) => panic!("{token} was chosen: {case}"),
                     Some(token) => assert_eq!(token, choice.of(&mut row), "{case}"),
                     None => assert!(vocab > 1000 && !choice.keeps_few(), "left open: {case}"),
                 }

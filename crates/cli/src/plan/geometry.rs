@@ -18,6 +18,9 @@ pub(crate) enum Preset {
     Gemma3With1B,
 }
 
+/// The most heads, and elements of one: as of a `config.json`.
+const MOST: i64 = 1 << 24;
+
 #[derive(Debug, Args)]
 pub(super) struct GeometryArgs {
     /// Directory of a model, or its name on the hub (org/name): only config.json is read [default: the built-in model]
@@ -30,13 +33,13 @@ pub(super) struct GeometryArgs {
     #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], value_parser = clap::value_parser!(u32).range(1..=4096))]
     layers: Option<u32>,
     /// Heads that have keys and values, with --layers
-    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..=MOST))]
     kv_heads: Option<u32>,
     /// Elements of a head, with --layers
-    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..=MOST))]
     head_dim: Option<u32>,
     /// Heads that ask, with --layers: shows what sharing KV heads saves
-    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "layers", value_parser = clap::value_parser!(u32).range(1..=MOST))]
     q_heads: Option<u32>,
     /// How far back layers look, with --layers
     #[arg(long, value_name = "TOKENS", requires = "layers", value_parser = clap::value_parser!(u32).range(1..))]

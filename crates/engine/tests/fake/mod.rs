@@ -59,6 +59,8 @@ pub enum Fault {
     Panic,
     TooFewRows,
     TooManyRows,
+    /// The first row is no numbers.
+    NoNumbers,
 }
 
 /// Which steps fail.
@@ -83,6 +85,8 @@ pub struct PageRunner {
     pub pace: Duration,
     /// Whether to read everything back; without, it only stores.
     pub reads: bool,
+    /// Whether a page must be empty when its first slot is written.
+    pub wants_empty: bool,
 }
 
 /// What is in a slot that was never written.
@@ -93,7 +97,7 @@ impl PageRunner {
         let page_size = page_size.as_usize();
         let pages = vec![vec![RUBBISH; page_size]; total.as_usize()];
         let (log, faults, pace) = (Log::default(), Faults::default(), Duration::ZERO);
-        Self { page_size, pages, log, faults, fault: None, pace, reads: true }
+        Self { page_size, pages, log, faults, fault: None, pace, reads: true, wants_empty: false }
     }
 
     fn slot(&mut self, table: &[PageId], position: usize) -> &mut u32 {
@@ -112,15 +116,20 @@ impl PageRunner {
             assert_eq!(table.first, 0, "no window");
             for row in 0..span.rows {
                 let token = rows.tokens[span.first_row + row];
-                let stored = if fault.is_none() { token } else { RUBBISH };
-                *self.slot(table.pages, span.start as usize + row) = stored;
+                let position = span.start as usize + row;
+                if self.wants_empty && position.is_multiple_of(self.page_size) {
+                    let page = table.pages[position / self.page_size];
+                    assert!(self.pages[page.index()].iter().all(|slot| *slot == RUBBISH), "{page} was used before");
+                }
+                let stored = if matches!(fault, None | Some(Fault::NoNumbers)) { token } else { RUBBISH };
+                *self.slot(table.pages, position) = stored;
             }
         }
     }
 
-    /// The hash of what is read at every row whose logits are wanted. Where a token is wanted, this device chooses it
+    /// The hash of what is read at every row whose logits are wanted, but for the first if that is `broken`. Where a token is wanted, this device chooses it
     /// in every other step.
-    fn read(&mut self, batch: &Batch, logits: &mut Logits) {
+    fn read(&mut self, batch: &Batch, mut broken: bool, logits: &mut Logits) {
         let tables = batch.tables();
         let mut wanted = batch.wanted().iter().peekable();
         let mut choices = batch.choices().iter();
@@ -135,7 +144,12 @@ impl PageRunner {
                     state = mix(state, *self.slot(table.pages, position));
                     position += 1;
                 }
-                match choices.next().expect("one a wanted row") {
+                let choice = choices.next().expect("one a wanted row");
+                if std::mem::take(&mut broken) {
+                    logits.push(&[f32::NAN; VOCAB]);
+                    continue;
+                }
+                match choice {
                     Some(choice) if chooses => logits.push_token(choice.of(&mut distribution(state))),
                     _ => logits.push(&distribution(state)),
                 }
@@ -177,7 +191,8 @@ impl Runner for PageRunner {
         std::thread::sleep(self.pace * batch.rows().tokens.len() as u32);
         logits.clear(VOCAB);
         match self.fault.take() {
-            None => self.read(batch, logits),
+            None => self.read(batch, false, logits),
+            Some(Fault::NoNumbers) => self.read(batch, true, logits),
             Some(Fault::NotStarted | Fault::PanicAtStart) => panic!("finished what was not started"),
             Some(Fault::Error) => return Err(BackendError::Device("it is on fire".into())),
             Some(Fault::Panic) => panic!("the kernel is gone"),

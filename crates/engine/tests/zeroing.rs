@@ -1,0 +1,42 @@
+//! Pages that may keep nothing of whoever had them.
+
+mod fake;
+
+use fake::{Bench, Fault, prompt};
+use octavo_engine::{EngineConfig, Request};
+use octavo_kv::Settings;
+use octavo_types::Tokens;
+
+/// Twelve pages of four tokens, three sequences at once: more than fit, so that some are preempted.
+fn bench(zero_freed: bool, prefix_cache: bool) -> Bench {
+    let config = EngineConfig { zero_freed, ..EngineConfig::new(3, Tokens(48)) };
+    let settings = Settings { prefix_cache, ..Bench::pool(12, 4) };
+    Bench::with_runner(config, settings, |runner| runner.wants_empty = true)
+}
+
+#[test]
+fn no_page_has_anything_in_it_when_somebody_else_begins_to_fill_it() {
+    for prefix_cache in [false, true] {
+        let mut bench = bench(true, prefix_cache);
+        let ids: Vec<_> = (0..30).map(|who| bench.send(Request::new(prompt(who % 7, 9 + who as usize), 6))).collect();
+        bench.faults.at(5, Fault::Error);
+        bench.run();
+        let failed = ids.iter().filter(|id| bench.outputs(**id).failure.is_some()).count();
+        assert!((1..=3).contains(&failed), "{failed} were in the step that failed");
+        for id in ids {
+            if bench.outputs(id).failure.is_none() {
+                bench.assert_right(id);
+            }
+        }
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn without_it_pages_keep_what_they_held() {
+    let mut bench = bench(false, false);
+    let ids = [1, 2, 3, 4, 5].map(|who| bench.send(Request::new(prompt(who, 12), 4)));
+    bench.run();
+    let failures = ids.map(|id| bench.outputs(id).failure.map(|failure| failure.to_string()));
+    assert!(failures.iter().flatten().any(|failure| failure.contains("was used before")), "{failures:?}");
+}
