@@ -97,7 +97,8 @@ pub(crate) struct ModelArgs {
     /// Let no layer look further back than this: constant memory for any length
     #[arg(long, value_name = "TOKENS")]
     kv_window: Option<u32>,
-    /// Memory for keys and values, such as 512MB or 4GB [default: enough for the full length]
+    /// Memory for keys and values, such as 512MB or 4GB [default: enough for a full batch of full length, at most 60 % of
+    /// the memory available, or 90 % of a GPU's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "num_pages")]
     kv_memory: Option<u64>,
     /// The same as a number of pages; the contiguous back end ignores it
@@ -116,6 +117,9 @@ impl ModelArgs {
         let Some(page_size) = PageSize::new(self.page_size) else { bail!("--page-size must be at least 1") };
         if self.kv_window == Some(0) {
             bail!("--kv-window must be at least 1");
+        }
+        if self.chunk == Some(0) {
+            bail!("--chunk must be at least 1");
         }
         Ok(Options {
             source,

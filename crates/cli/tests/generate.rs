@@ -122,6 +122,7 @@ fn what_cannot_work_is_refused_with_what_to_do() {
     };
     refused(&["generate", "x", "--model", "/no/such/folder"], "config.json");
     refused(&["generate", "x", "--page-size", "0"], "--page-size must be at least 1");
+    refused(&["generate", "x", "--chunk", "0"], "--chunk must be at least 1");
     refused(&["generate", "x", "--kv-memory", "lots"], "lots");
     refused(&["generate", "x", "--kv-memory", "1KB"], "at least one page");
     refused(&["generate", "x", "--max-model-len", "9999999"], "4096");
@@ -135,6 +136,30 @@ fn what_cannot_work_is_refused_with_what_to_do() {
     let long = "word ".repeat(5000);
     refused(&["generate", &long], "4096");
     refused(&["generate", &long, "--max-model-len", "100"], "100");
+}
+
+/// What could not be written is no success; who stopped reading has seen enough.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    for args in [&["generate", "The", "-n", "4"][..], &["generate", "The", "-n", "4", "--json", "-"], &["chat", "-n", "4"]]
+    {
+        for (out, code, says) in [(full(), 1, "octavo: cannot write to standard output"), (closed(), 0, "")] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+            let command = command.args(args).stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
+            let mut running = command.spawn().unwrap();
+            running.stdin.take().unwrap().write_all(b"hello\n").unwrap();
+            let ended = running.wait_with_output().unwrap();
+            let error = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!((ended.status.code(), error.starts_with(says)), (Some(code), true), "{args:?}: {error}");
+        }
+    }
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn the_object_has_its_keys() {
 
 #[test]
 fn flags_that_make_no_sense_are_refused_with_what_to_do() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--layers", "28"], "--kv-heads"),
         (&["--kv-heads", "8"], "--layers"),
         (&["--layers", "0", "--kv-heads", "8", "--head-dim", "64"], "0 is not in 1"),
@@ -185,6 +185,8 @@ fn flags_that_make_no_sense_are_refused_with_what_to_do() {
         (&["--kv-memory", "lots"], "use KB, MB, GB"),
         (&["--lengths", "5000"], "raise --max-len"),
         (&["--kv-memory", "100"], "give --kv-memory more"),
+        (&["--layers", "2", "--kv-heads", "4294967295", "--head-dim", "8"], "is not in 1..=16777216"),
+        (&["--layers", "2", "--kv-heads", "8", "--head-dim", "500000000"], "is not in 1..=16777216"),
         (&["--layers", "2", "--kv-heads", "3", "--head-dim", "8", "--q-heads", "4"], "give a multiple"),
     ];
     for (args, expected) in cases {

@@ -110,6 +110,16 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_to_be_taken_at_once_is_no_larger_than_memory() {
+        let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
+        let kv_memory = crate::KvMemory::Bytes(octavo_types::Bytes(1 << 46));
+        let options = Options { kv_memory, commit_kv: true, ..Options::default() };
+        let job = Job { options: &options, config: &config, weights: &weights };
+        let error = job.on_cpu(&mut |_| panic!("nothing is loaded")).err().expect("no such memory").to_string();
+        assert!(error.starts_with("70368.7 GB of KV cache are to be taken at the start"), "{error}");
+    }
+
+    #[test]
     fn more_threads_than_can_be_used_are_refused() {
         let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
         let options = Options { threads: std::num::NonZeroUsize::new(Pool::MOST + 1), ..Options::default() };

@@ -249,6 +249,31 @@ mod tests {
     }
 
     #[test]
+    fn cached_prefixes_keep_no_more_than_was_said() {
+        let config = Source::BuiltIn.config().unwrap();
+        let limit = |cached_memory| {
+            let options = Options { cached_memory, ..Options::default() };
+            let Resolved { spec, settings, .. } = options.resolve(&config, None).unwrap();
+            settings.cached_limit.map(|pages| spec.page_bytes().0 * u64::from(pages.0))
+        };
+        assert_eq!(limit(None), None);
+        assert!((15 << 20..=16 << 20).contains(&limit(Some(Bytes(16 << 20))).unwrap()));
+    }
+
+    /// Their bytes are more than can be counted.
+    #[test]
+    fn absurd_numbers_of_absurd_pages_do_not_overflow() {
+        let config = Source::BuiltIn.config().unwrap();
+        let options = Options {
+            page_size: PageSize::new(4_000_000_000).unwrap(),
+            kv_memory: KvMemory::Pages(Pages(4_000_000_000)),
+            ..Options::default()
+        };
+        let resolved = options.resolve(&config, Some(Room { free: Bytes(1 << 30), share: 0.5 })).unwrap();
+        assert_eq!(resolved.settings.total, Pages(4_000_000_000));
+    }
+
+    #[test]
     fn a_cache_beyond_the_memory_there_is_is_warned_of() {
         assert_eq!(notes(8 << 30, 9 << 30), Vec::<String>::new());
         let warned = notes(900 << 30, 9 << 30);

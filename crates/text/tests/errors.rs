@@ -48,6 +48,19 @@ fn a_broken_tokenizer_is_an_error_not_a_panic() {
     }
 }
 
+/// Every id up to the largest takes memory.
+#[test]
+fn a_token_with_an_absurd_id_is_refused_by_name() {
+    let text = std::str::from_utf8(DEMO_TOKENIZER).unwrap();
+    for id in ["4294967295", "2000000000", "16777216"] {
+        let wrong = text.replacen("\"id\": 0,", &format!("\"id\": {id},"), 1);
+        let wrong = wrong.replacen("\"<|endoftext|>\": 0", &format!("\"<|endoftext|>\": {id}"), 1);
+        assert_ne!(wrong, text);
+        let error = Tokenizer::from_slice(wrong.as_bytes(), &TokenizerConfig::default()).unwrap_err().to_string();
+        assert!(error.contains(&format!("has the id {id}, and ids must be below 16777216")), "{error}");
+    }
+}
+
 #[test]
 fn a_named_token_that_the_tokenizer_lacks_is_an_error() {
     let config = TokenizerConfig::from_slice(br#"{"eos_token": "<|none|>"}"#).unwrap();

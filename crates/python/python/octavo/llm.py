@@ -60,6 +60,10 @@ class EngineOptions:
     """The same as a number of pages."""
     commit_kv: bool = False
     """Take that memory from the system at the start, not when pages are first written; on a GPU it always is."""
+    cached_memory: int | None = None
+    """The most bytes that cached prefixes keep while nobody uses them; all that is not needed unless given."""
+    zero_freed: bool = False
+    """Zero pages before another request gets them."""
     policy: str = "lru"
     """Which cached pages go when room is needed: lru, priority or adaptive."""
     prefix_cache: bool = True
