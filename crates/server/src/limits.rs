@@ -22,6 +22,9 @@ pub(crate) struct Limits {
     bodies: Bodies,
     /// Bodies parsed and tokenised at once.
     workers: Arc<Semaphore>,
+    /// The same for those who want tokens alone. These places come on top of the others: however long a text takes,
+    /// generation has all of its own, on a single core too, which the system then shares among threads.
+    tokenizers: Arc<Semaphore>,
     /// Questions to the engine at once.
     questions: Semaphore,
     draining: AtomicBool,
@@ -32,12 +35,13 @@ const QUESTIONS: usize = 4;
 
 impl Limits {
     pub(crate) fn new(config: &ServerConfig) -> Self {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             requests: Arc::new(Semaphore::new(config.max_requests)),
             max_requests: config.max_requests,
             bodies: Bodies::new(config.max_body),
-            workers: Arc::new(Semaphore::new(workers)),
+            workers: Arc::new(Semaphore::new(cores)),
+            tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
             questions: Semaphore::new(QUESTIONS),
             draining: AtomicBool::new(false),
         }
@@ -65,6 +69,11 @@ impl Limits {
     /// Waits for a place among those who work off the async threads.
     pub(crate) async fn worker(&self) -> OwnedSemaphorePermit {
         self.workers.clone().acquire_owned().await.expect("never closed")
+    }
+
+    /// Waits for a place among those who work for `/tokenize` and `/detokenize`.
+    pub(crate) async fn tokenizer(&self) -> OwnedSemaphorePermit {
+        self.tokenizers.clone().acquire_owned().await.expect("never closed")
     }
 
     /// Waits for a turn to ask the engine.
