@@ -1,6 +1,6 @@
 //! Reading a request's body, within its limits.
 
-use crate::limits::Limits;
+use crate::room::BodyRoom;
 use crate::state::App;
 use crate::wire::error::ApiError;
 use axum::body::{Body, Bytes, HttpBody};
@@ -11,14 +11,13 @@ use hyper::body::Frame;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-/// A body and the memory it was given.
+/// A body and the room it was given.
 #[derive(Debug)]
 pub(crate) struct JsonBody {
     bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: BodyRoom,
 }
 
 impl JsonBody {
@@ -32,21 +31,17 @@ pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, A
     check_type(request.headers())?;
     check_encoding(request.headers())?;
     let (most, within) = (app.config.max_body, app.config.body_timeout);
-    let declared = declared_len(request.headers());
+    let declared = declared_len(request.headers()).unwrap_or(0);
     let mut body = request.into_body();
-    let whole = if declared.is_some_and(|len| len > most as u64) {
-        Ok(None)
-    } else {
-        timeout(within, read(&mut body, most, &app.limits)).await.unwrap_or_else(|_| {
+    match timeout(within, read(&mut body, declared, most, app.limits.body())).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(error)) => {
+            let _ = timeout(DISCARD_FOR, discard(&mut body)).await;
+            Err(error)
+        }
+        Err(_) => {
             let message = format!("the body did not arrive within {} s", within.as_secs_f32());
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
-        })
-    };
-    match whole? {
-        Some(body) => Ok(body),
-        None => {
-            let _ = timeout(DISCARD_FOR, discard(&mut body)).await;
-            Err(too_large(most))
         }
     }
 }
@@ -66,24 +61,23 @@ async fn discard(body: &mut Body) {
     }
 }
 
-/// `None` if there are more than `most` bytes.
-async fn read(body: &mut Body, most: usize, limits: &Limits) -> Result<Option<JsonBody>, ApiError> {
+/// Takes room for what was declared before it reads, and for more as it comes; whoever declares nothing says 0.
+async fn read(body: &mut Body, declared: u64, most: usize, mut room: BodyRoom) -> Result<JsonBody, ApiError> {
+    if declared > most as u64 {
+        return Err(too_large(most));
+    }
+    room.grow_to(declared as usize)?;
     let mut bytes = Vec::new();
-    let mut room: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = next_frame(body).await {
         let broken = |error| ApiError::bad_request("broken_body", format!("the body broke off: {error}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if data.len() > most - bytes.len() {
-            return Ok(None);
+            return Err(too_large(most));
         }
-        let more = limits.body(data.len()).await;
-        match &mut room {
-            Some(room) => room.merge(more),
-            None => room = Some(more),
-        }
+        room.grow_to(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    Ok(Some(JsonBody { bytes, _room: room }))
+    Ok(JsonBody { bytes, _room: room })
 }
 
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {

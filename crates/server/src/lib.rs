@@ -16,6 +16,7 @@ mod limits;
 mod metrics;
 mod reply;
 mod request_id;
+mod room;
 mod router;
 mod routes;
 mod serve;

@@ -1,6 +1,7 @@
 //! How much may be under way at once.
 
 use crate::config::ServerConfig;
+use crate::room::{Bodies, BodyRoom};
 use crate::wire::error::ApiError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,29 +18,30 @@ pub(crate) struct Permit {
 pub(crate) struct Limits {
     requests: Arc<Semaphore>,
     max_requests: usize,
-    /// One permit a KiB of bodies that have not been parsed yet.
-    bodies: Arc<Semaphore>,
+    /// Bodies that have not been parsed yet. Nobody waits for room; the first 32 KiB of each are not counted.
+    bodies: Bodies,
     /// Bodies parsed and tokenised at once.
     workers: Arc<Semaphore>,
+    /// The same for those who want tokens alone. These places come on top of the others: however long a text takes,
+    /// generation has all of its own, on a single core too, which the system then shares among threads.
+    tokenizers: Arc<Semaphore>,
     /// Questions to the engine at once.
     questions: Semaphore,
     draining: AtomicBool,
 }
-
-/// Memory for bodies that are being read, beside the largest one.
-const BODIES: usize = 256 << 20;
 
 /// The engine answers one at a time; each that waits for it takes a thread.
 const QUESTIONS: usize = 4;
 
 impl Limits {
     pub(crate) fn new(config: &ServerConfig) -> Self {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             requests: Arc::new(Semaphore::new(config.max_requests)),
             max_requests: config.max_requests,
-            bodies: Arc::new(Semaphore::new((config.max_body + BODIES) / 1024)),
-            workers: Arc::new(Semaphore::new(workers)),
+            bodies: Bodies::new(config.max_body),
+            workers: Arc::new(Semaphore::new(cores)),
+            tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
             questions: Semaphore::new(QUESTIONS),
             draining: AtomicBool::new(false),
         }
@@ -59,15 +61,19 @@ impl Limits {
         }
     }
 
-    /// Room for so many more bytes of a body; waits until there is.
-    pub(crate) async fn body(&self, bytes: usize) -> OwnedSemaphorePermit {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        self.bodies.clone().acquire_many_owned(kib).await.expect("never closed")
+    /// Room for a body that is about to be read.
+    pub(crate) fn body(&self) -> BodyRoom {
+        self.bodies.begin()
     }
 
     /// Waits for a place among those who work off the async threads.
     pub(crate) async fn worker(&self) -> OwnedSemaphorePermit {
         self.workers.clone().acquire_owned().await.expect("never closed")
+    }
+
+    /// Waits for a place among those who work for `/tokenize` and `/detokenize`.
+    pub(crate) async fn tokenizer(&self) -> OwnedSemaphorePermit {
+        self.tokenizers.clone().acquire_owned().await.expect("never closed")
     }
 
     /// Waits for a turn to ask the engine.

@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use octavo::{EngineHandle, KvSpec, NoAnswer, Texts};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::OwnedSemaphorePermit;
 
 #[derive(Debug)]
 pub(crate) struct App {
@@ -101,11 +102,29 @@ impl App {
         T: Send + 'static,
         F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     {
-        let worker = self.limits.worker().await;
+        let place = self.limits.worker().await;
+        self.work_at(place, work).await
+    }
+
+    /// The same for those who want tokens alone: generation does not wait for them.
+    pub(crate) async fn work_aside<T, F>(self: &Arc<Self>, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    {
+        let place = self.limits.tokenizer().await;
+        self.work_at(place, work).await
+    }
+
+    async fn work_at<T, F>(self: &Arc<Self>, place: OwnedSemaphorePermit, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    {
         let app = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let result = work(&app);
-            drop(worker);
+            drop(place);
             result
         });
         done.await.unwrap_or_else(|error| {

@@ -300,3 +300,13 @@ fn a_stream_is_the_same_for_both_back_ends() {
         }
     }
 }
+
+#[test]
+fn prompts_that_are_too_long_together_are_refused_before_they_are_tokenised() {
+    let prompt = "word ".repeat(500);
+    SERVER.ask(PATH, json!({"prompt": vec![&prompt; 2], "max_tokens": 1}));
+    let refused = SERVER.post(PATH, &json!({"prompt": vec![&prompt; 256], "max_tokens": 1}));
+    let error = refused.error();
+    assert_eq!((refused.status, &error["param"]), (400, &json!("prompt")), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("640000 bytes together"), "{error}");
+}

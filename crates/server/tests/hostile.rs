@@ -231,6 +231,10 @@ fn wrong_paths_methods_and_types_are_told_in_the_same_form() {
         ("GET", "/v1/models/unknown/model", 404),
         ("DELETE", "/v1/cache/pins/99", 404),
         ("DELETE", "/v1/cache/pins/x", 404),
+        ("GET", "/v1/models/%ff", 400),
+        ("GET", "/v1/models/org/%c3%28", 400),
+        ("DELETE", "/v1/cache/pins/%ff", 400),
+        ("GET", "/%ff", 404),
         ("BREW", "/", 405),
     ] {
         let answer = SERVER.send(method, path, &[], b"");

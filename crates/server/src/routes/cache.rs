@@ -4,6 +4,7 @@ use crate::state::App;
 use crate::wire::cache::CacheBody;
 use crate::wire::error::ApiError;
 use crate::wire::tokenize::PinRequest;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -64,7 +65,11 @@ struct Unpinned {
     deleted: bool,
 }
 
-pub(crate) async fn unpin(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub(crate) async fn unpin(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id?;
     let Ok(id) = id.parse() else {
         return Err(ApiError::new(StatusCode::NOT_FOUND, "no_such_pin", format!("there is no pin {id:?}")));
     };

@@ -9,7 +9,7 @@ use crate::state::App;
 use crate::wire::completion::{CompletionRequest, MAX_TOKENS};
 use crate::wire::error::ApiError;
 use crate::wire::options::Defaults;
-use crate::wire::prompt::{Prompt, Prompts};
+use crate::wire::prompt::{Prompt, Prompts, Room};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -56,17 +56,20 @@ fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<S
     Ok(Started { job, asked, prompts: count, stream: options.stream })
 }
 
-fn encode(app: &App, Prompts(prompts): Prompts, special_tokens: bool) -> Result<Vec<Vec<u32>>, ApiError> {
-    let (count, most) = (prompts.len(), app.config.max_prompts);
+fn encode(app: &App, prompts: Prompts, special_tokens: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    let (count, most) = (prompts.0.len(), app.config.max_prompts);
     if count > most {
         let message = format!("{count} prompts: one request may have at most {most}");
         return Err(ApiError::field("prompt", message));
     }
+    let room = app.room();
+    // By what the model takes, however little of it a single prompt may have here.
+    Room { tokens: app.handle.intake().max_len().0, ..room }.check_all(&prompts)?;
     let encode = |prompt: Prompt| {
-        let tokens = prompt.encode(&app.texts, special_tokens, app.room())?;
+        let tokens = prompt.encode(&app.texts, special_tokens, room)?;
         app.check_prompt(&tokens).map(|()| tokens)
     };
-    prompts.into_iter().map(encode).collect()
+    prompts.0.into_iter().map(encode).collect()
 }
 
 fn repeat(app: &App, tokens: &[u32]) -> Result<Echo, ApiError> {

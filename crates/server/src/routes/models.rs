@@ -1,6 +1,7 @@
 use super::json;
 use crate::state::App;
 use crate::wire::error::ApiError;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -40,7 +41,11 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
     json(StatusCode::OK, &Models { object: "list", data })
 }
 
-pub(crate) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub(crate) async fn one(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id?;
     app.check_model(Some(&id))?;
     Ok(json(StatusCode::OK, &model(&app, &id)))
 }

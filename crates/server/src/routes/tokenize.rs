@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let tokenized = app.work(move |app| {
+    let tokenized = app.work_aside(move |app| {
         let _permit = permit;
         let TokenizeRequest { model, source, strings } = TokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
@@ -36,7 +36,7 @@ struct Detokenized {
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let detokenized = app.work(move |app| {
+    let detokenized = app.work_aside(move |app| {
         let _permit = permit;
         let DetokenizeRequest { model, tokens } = DetokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
@@ -50,4 +50,69 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
         Ok(Detokenized { prompt: prompt.map_err(|error| ApiError::field("tokens", error))? })
     });
     Ok(json(StatusCode::OK, &detokenized.await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerOptions;
+    use crate::router::router;
+    use axum::body::Body;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+    use octavo::{Llm, Options};
+    use std::time::Duration;
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
+
+    const COMPLETION: (&str, &str) = ("/v1/completions", r#"{"prompt": "a", "max_tokens": 1}"#);
+    const TOKENS: [(&str, &str); 2] =
+        [("/tokenize", r#"{"prompt": "a"}"#), ("/detokenize", r#"{"tokens": [5]}"#)];
+
+    fn app() -> Arc<App> {
+        let serving = Llm::load(&Options::default(), &mut |_| {}).unwrap().serve();
+        let parts = (serving.texts, serving.handle, serving.spec);
+        Arc::new(App::new(parts, ServerOptions::default().try_into().unwrap()))
+    }
+
+    fn post(app: &Arc<App>, (path, body): (&str, &'static str)) -> JoinHandle<StatusCode> {
+        let request = Request::post(path).body(Body::from(body)).unwrap();
+        let service = TowerToHyperService::new(router(app.clone()));
+        tokio::spawn(async move { service.call(request).await.unwrap().status() })
+    }
+
+    async fn answered(request: JoinHandle<StatusCode>) {
+        let status = timeout(Duration::from_secs(60), request).await.expect("it does not wait").unwrap();
+        assert_eq!(status, 200);
+    }
+
+    /// Every place that there is.
+    async fn all<P>(take: impl AsyncFn() -> P) -> Vec<P> {
+        let mut places = Vec::new();
+        while let Ok(place) = timeout(Duration::ZERO, take()).await {
+            places.push(place);
+        }
+        places
+    }
+
+    #[tokio::test]
+    async fn generation_and_those_who_only_want_tokens_do_not_wait_for_each_other() {
+        let app = app();
+        let places = all(async || app.limits.tokenizer().await).await;
+        let waiting = TOKENS.map(|request| post(&app, request));
+        answered(post(&app, COMPLETION)).await;
+        assert!(waiting.iter().all(|request| !request.is_finished()));
+        drop(places);
+        for request in waiting {
+            answered(request).await;
+        }
+        let places = all(async || app.limits.worker().await).await;
+        let waiting = post(&app, COMPLETION);
+        for request in TOKENS {
+            answered(post(&app, request)).await;
+        }
+        assert!(!waiting.is_finished());
+        drop(places);
+        answered(waiting).await;
+    }
 }

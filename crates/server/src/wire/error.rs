@@ -1,5 +1,6 @@
 //! Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
 
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -191,6 +192,12 @@ impl From<NoAnswer> for ApiError {
             NoAnswer::Busy => Self::unavailable("engine_busy", error.to_string(), Duration::from_secs(1)),
             NoAnswer::Stopped => Self::stopped(),
         }
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(rejection.status(), "invalid_path", rejection.body_text())
     }
 }
 

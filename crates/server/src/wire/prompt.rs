@@ -41,8 +41,30 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    fn bytes(self) -> usize {
+        (self.tokens as usize).saturating_mul(self.longest_token)
+    }
+
+    /// All texts of a request are tokenised at one go: together they may be as long as a single one.
+    pub(crate) fn check_all(self, Prompts(prompts): &Prompts) -> Result<(), ApiError> {
+        let (most, mut sum) = (self.bytes(), 0);
+        for prompt in prompts {
+            if let Prompt::Text(text) = prompt {
+                self.check(text.len())?;
+                sum += text.len();
+            }
+        }
+        if sum <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "the prompts have {sum} bytes together, one request may have at most {most}: send them in several"
+        );
+        Err(ApiError::field("prompt", message))
+    }
+
     pub(crate) fn check(self, bytes: usize) -> Result<(), ApiError> {
-        let most = (self.tokens as usize).saturating_mul(self.longest_token);
+        let most = self.bytes();
         if bytes <= most {
             return Ok(());
         }
@@ -187,5 +209,18 @@ mod tests {
         let room = Room { tokens: 10, longest_token: 4 };
         assert!(room.check(40).is_ok());
         assert!(room.check(41).is_err());
+    }
+
+    #[test]
+    fn texts_together_may_be_as_long_as_a_single_one() {
+        let room = Room { tokens: 10, longest_token: 4 };
+        let check = |lens: &[usize]| {
+            room.check_all(&Prompts(lens.iter().map(|len| Prompt::Text("a".repeat(*len))).collect()))
+        };
+        assert!(check(&[20, 20]).is_ok());
+        assert_eq!(check(&[20, 21]).unwrap_err().code(), Some("invalid_value"));
+        assert_eq!(check(&[1, 41]).unwrap_err().code(), Some("context_length_exceeded"));
+        // Nothing is tokenised here.
+        assert!(room.check_all(&Prompts(vec![Prompt::Tokens(vec![5; 30]); 30])).is_ok());
     }
 }
