@@ -37,7 +37,7 @@ pub(crate) struct Command {
     /// Let in only those who send this key as a bearer token; may be given several times
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// Ask for the key at /metrics, /health and /ready as well
+    /// Ask for the key at /metrics, /health, /ready and /version as well
     #[arg(long)]
     protect_all: bool,
     /// Let pages of this origin call the API, such as https://example.org, or * for all; may be given several times

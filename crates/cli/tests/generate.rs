@@ -148,8 +148,11 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
         drop(reader);
         Stdio::from(writer)
     };
-    for args in [&["generate", "The", "-n", "4"][..], &["generate", "The", "-n", "4", "--json", "-"], &["chat", "-n", "4"]]
-    {
+    for args in [
+        &["generate", "The", "-n", "4"][..],
+        &["generate", "The", "-n", "4", "--json", "-"],
+        &["chat", "-n", "4"],
+    ] {
         for (out, code, says) in [(full(), 1, "octavo: cannot write to standard output"), (closed(), 0, "")] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
             let command = command.args(args).stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
@@ -157,7 +160,11 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
             running.stdin.take().unwrap().write_all(b"hello\n").unwrap();
             let ended = running.wait_with_output().unwrap();
             let error = String::from_utf8(ended.stderr).unwrap();
-            assert_eq!((ended.status.code(), error.starts_with(says)), (Some(code), true), "{args:?}: {error}");
+            assert_eq!(
+                (ended.status.code(), error.starts_with(says)),
+                (Some(code), true),
+                "{args:?}: {error}"
+            );
         }
     }
 }

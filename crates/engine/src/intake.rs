@@ -61,6 +61,10 @@ impl Intake {
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
+    /// Requests that may wait.
+    pub fn max_waiting(&self) -> usize {
+        self.max_waiting
+    }
     /// Requests that wait for their first step.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)

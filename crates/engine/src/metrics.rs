@@ -2,7 +2,7 @@
 //! on the wire are the exporter's business.
 
 use crate::event::{FinishReason, Usage};
-use octavo_kv::{Counters, PageCounts, PageTimes, Snapshot};
+use octavo_kv::{PageTimes, Snapshot};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -195,12 +195,6 @@ impl Metrics {
     /// The cache as it was last shown; `None` before the first time.
     pub fn cache(&self) -> Option<Snapshot> {
         self.cache.lock().expect("nobody panics while holding it").clone()
-    }
-    pub fn cache_pages(&self) -> Option<PageCounts> {
-        self.cache().map(|snapshot| snapshot.pages)
-    }
-    pub fn cache_counters(&self) -> Option<Counters> {
-        self.cache().map(|snapshot| snapshot.counters)
     }
     pub(crate) fn note_pages(&self, times: &PageTimes) {
         let PageTimes { lifetime, idle_before_evict, reuse_gap } = times;

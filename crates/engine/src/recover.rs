@@ -145,7 +145,10 @@ impl Engine {
             self.replace_cache(&mut Vec::new());
         }
         if let Err(reason) = self.zero_freed() {
-            tracing::error!(reason, "freed pages could not be zeroed; it is tried again before the next step");
+            tracing::error!(
+                reason,
+                "freed pages could not be zeroed; it is tried again before the next step"
+            );
         }
         self.show();
     }

@@ -48,7 +48,10 @@ fn logits_that_are_no_numbers_fail_their_request_and_no_other() {
         bench.faults.at(step, Fault::NoNumbers);
         bench.run();
         let failure = bench.outputs(hurt).failure.expect("nothing could be chosen").to_string();
-        assert!(failure.starts_with("a step failed: the model computed no number for any token"), "{failure}");
+        assert!(
+            failure.starts_with("a step failed: the model computed no number for any token"),
+            "{failure}"
+        );
         bench.assert_right(spared);
         bench.assert_nothing_left();
     }

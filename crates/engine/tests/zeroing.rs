@@ -18,7 +18,8 @@ fn bench(zero_freed: bool, prefix_cache: bool) -> Bench {
 fn no_page_has_anything_in_it_when_somebody_else_begins_to_fill_it() {
     for prefix_cache in [false, true] {
         let mut bench = bench(true, prefix_cache);
-        let ids: Vec<_> = (0..30).map(|who| bench.send(Request::new(prompt(who % 7, 9 + who as usize), 6))).collect();
+        let ids: Vec<_> =
+            (0..30).map(|who| bench.send(Request::new(prompt(who % 7, 9 + who as usize), 6))).collect();
         bench.faults.at(5, Fault::Error);
         bench.run();
         let failed = ids.iter().filter(|id| bench.outputs(**id).failure.is_some()).count();

@@ -61,9 +61,9 @@ impl Snapshot {
     pub fn bytes_used(&self) -> Bytes {
         self.bytes(self.pages.used)
     }
-    /// Bytes that new requests could use, cached pages among them.
+    /// Bytes that could be used: those of cached pages, too, but for what pins keep.
     pub fn bytes_free(&self) -> Bytes {
-        self.bytes(self.pages.total - self.pages.used)
+        self.bytes(self.pages.free + self.pages.reserved + self.evictable)
     }
     pub fn peak_bytes(&self) -> Bytes {
         self.bytes(self.peak_used)

@@ -32,6 +32,8 @@ fn utilisation_and_bytes_follow_the_used_pages() {
     assert_eq!(snapshot.utilisation(), 0.0);
     assert_eq!(snapshot.bytes_free(), Bytes(20_000), "cached pages are there for the taking");
     assert_eq!((snapshot.peak_used, snapshot.peak_bytes()), (Pages(5), Bytes(5000)));
+    sim.cache.pin(&sim.prompt(0, &range(0, 8))).unwrap();
+    assert_eq!(sim.cache.snapshot().bytes_free(), Bytes(18_000), "but for those that a pin keeps");
 }
 
 #[test]

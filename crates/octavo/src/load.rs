@@ -115,7 +115,8 @@ mod tests {
         let kv_memory = crate::KvMemory::Bytes(octavo_types::Bytes(1 << 46));
         let options = Options { kv_memory, commit_kv: true, ..Options::default() };
         let job = Job { options: &options, config: &config, weights: &weights };
-        let error = job.on_cpu(&mut |_| panic!("nothing is loaded")).err().expect("no such memory").to_string();
+        let error =
+            job.on_cpu(&mut |_| panic!("nothing is loaded")).err().expect("no such memory").to_string();
         assert!(error.starts_with("70368.7 GB of KV cache are to be taken at the start"), "{error}");
     }
 

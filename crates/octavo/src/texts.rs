@@ -69,8 +69,18 @@ impl Texts {
 
     /// A conversation with tools and variables for the template.
     pub fn encode_chat_input(&self, input: &ChatInput<'_>) -> Result<Vec<u32>, LlmError> {
+        self.encode_rendered(&self.render_chat(input)?)
+    }
+
+    /// What the template makes of a conversation.
+    pub fn render_chat(&self, input: &ChatInput<'_>) -> Result<String, LlmError> {
         let template = self.template.as_ref().ok_or(LlmError::NoTemplate)?;
-        Ok(self.tokenizer.encode_chat(&template.render(input)?)?)
+        Ok(template.render(input)?)
+    }
+
+    /// The tokens of that.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, LlmError> {
+        Ok(self.tokenizer.encode_chat(text)?)
     }
 
     pub fn decode(&self, tokens: &[u32]) -> Result<String, LlmError> {

@@ -165,3 +165,13 @@ fn a_second_identical_conversation_finds_its_prompt_cached() {
     assert_eq!(cached(), 0);
     assert!(cached() >= 16);
 }
+
+/// A template adds to every message, however short.
+#[test]
+fn what_the_template_makes_of_many_messages_is_measured_before_it_is_tokenised() {
+    let refused =
+        SERVER.post(PATH, &json!({"messages": vec![json!({"role": "user", "content": "a"}); 20_000]}));
+    let error = refused.error();
+    assert_eq!((refused.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("bytes, which do not fit"), "{error}");
+}

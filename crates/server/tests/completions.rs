@@ -303,10 +303,26 @@ fn a_stream_is_the_same_for_both_back_ends() {
 
 #[test]
 fn prompts_that_are_too_long_together_are_refused_before_they_are_tokenised() {
-    let prompt = "word ".repeat(500);
-    SERVER.ask(PATH, json!({"prompt": vec![&prompt; 2], "max_tokens": 1}));
+    SERVER.ask(PATH, json!({"prompt": vec!["word ".repeat(500); 2], "max_tokens": 1}));
+    let prompt = "word ".repeat(1000);
     let refused = SERVER.post(PATH, &json!({"prompt": vec![&prompt; 256], "max_tokens": 1}));
     let error = refused.error();
     assert_eq!((refused.status, &error["param"]), (400, &json!("prompt")), "{error}");
-    assert!(error["message"].as_str().unwrap().contains("640000 bytes together"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("1280000 bytes together"), "{error}");
+}
+
+/// Trying again would not help.
+#[test]
+fn more_prompts_than_may_wait_are_no_matter_of_time() {
+    let engine = Options { max_waiting: 4, ..engine_options() };
+    let server = TestServer::with(ServerOptions::default(), engine);
+    server.ask(PATH, json!({"prompt": vec!["a"; 4], "max_tokens": 1}));
+    let refused = server.post(PATH, &json!({"prompt": vec!["a"; 5], "max_tokens": 1}));
+    let error = refused.error();
+    assert_eq!((refused.status, &error["param"]), (400, &json!("prompt")), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("5 prompts, and at most 4 requests may wait"),
+        "{error}"
+    );
+    server.join();
 }

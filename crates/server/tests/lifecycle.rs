@@ -92,10 +92,16 @@ fn a_full_queue_says_when_to_come_back() {
 
 #[test]
 fn a_list_of_prompts_that_does_not_fit_the_queue_leaves_nothing_behind() {
-    let server = TestServer::with(ServerOptions::default(), Options { max_waiting: 3, ..slow_engine() });
-    let refused =
-        server.post(PATH, &json!({"prompt": vec!["a"; 200], "max_tokens": 1000, "ignore_eos": true}));
+    let server =
+        TestServer::with(ServerOptions::default(), Options { max_batch: 1, max_waiting: 8, ..slow_engine() });
+    let running = start_long(&server, true);
+    server.wait_for_cache("one runs", |cache| used(cache) > 0);
+    let waiting = start_long(&server, true);
+    server.wait_for_cache("one waits", |cache| cache["waiting"] == 1);
+    let refused = server.post(PATH, &json!({"prompt": vec!["a"; 8], "max_tokens": 1000, "ignore_eos": true}));
     assert_eq!(refused.status, 503, "{}", refused.text());
+    server.wait_for_cache("the list is gone", |cache| cache["waiting"] == 1);
+    drop((running, waiting));
     server.wait_for_cache("all is free", |cache| used(cache) == 0 && cache["waiting"] == 0);
 }
 

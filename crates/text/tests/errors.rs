@@ -56,7 +56,8 @@ fn a_token_with_an_absurd_id_is_refused_by_name() {
         let wrong = text.replacen("\"id\": 0,", &format!("\"id\": {id},"), 1);
         let wrong = wrong.replacen("\"<|endoftext|>\": 0", &format!("\"<|endoftext|>\": {id}"), 1);
         assert_ne!(wrong, text);
-        let error = Tokenizer::from_slice(wrong.as_bytes(), &TokenizerConfig::default()).unwrap_err().to_string();
+        let error =
+            Tokenizer::from_slice(wrong.as_bytes(), &TokenizerConfig::default()).unwrap_err().to_string();
         assert!(error.contains(&format!("has the id {id}, and ids must be below 16777216")), "{error}");
     }
 }

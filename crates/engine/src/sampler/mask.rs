@@ -13,12 +13,7 @@ pub struct TokenMask {
 pub struct NothingAllowed;
 
 impl TokenMask {
-    /// Token `t` is allowed if bit `t % 32` of word `t / 32` is set.
-    pub fn from_words(words: Vec<u32>) -> Self {
-        Self { words }
-    }
-
-    /// The same set in the memory of this one.
+    /// Token `t` is allowed if bit `t % 32` of word `t / 32` is set. The set takes the memory of this one.
     pub fn copy_from_words(&mut self, words: &[u32]) {
         self.words.clear();
         self.words.extend_from_slice(words);

@@ -119,7 +119,10 @@ impl PageRunner {
                 let position = span.start as usize + row;
                 if self.wants_empty && position.is_multiple_of(self.page_size) {
                     let page = table.pages[position / self.page_size];
-                    assert!(self.pages[page.index()].iter().all(|slot| *slot == RUBBISH), "{page} was used before");
+                    assert!(
+                        self.pages[page.index()].iter().all(|slot| *slot == RUBBISH),
+                        "{page} was used before"
+                    );
                 }
                 let stored = if matches!(fault, None | Some(Fault::NoNumbers)) { token } else { RUBBISH };
                 *self.slot(table.pages, position) = stored;

@@ -62,6 +62,12 @@ fn encode(app: &App, prompts: Prompts, special_tokens: bool) -> Result<Vec<Vec<u
         let message = format!("{count} prompts: one request may have at most {most}");
         return Err(ApiError::field("prompt", message));
     }
+    let waiting = app.handle.intake().max_waiting();
+    if count > waiting {
+        let message =
+            format!("{count} prompts, and at most {waiting} requests may wait here: send fewer at once");
+        return Err(ApiError::field("prompt", message));
+    }
     let room = app.room();
     // By what the model takes, however little of it a single prompt may have here.
     Room { tokens: app.handle.intake().max_len().0, ..room }.check_all(&prompts)?;

@@ -98,10 +98,14 @@ impl Conversation {
             add_generation_prompt: self.generation_prompt,
             extra: Some(&self.kwargs),
         };
-        texts.encode_chat_input(&input).map_err(|error| match error {
+        let refused = |error| match error {
             LlmError::NoTemplate => ApiError::bad_request("no_chat_template", error.to_string()),
             error => ApiError::field("messages", error),
-        })
+        };
+        let text = texts.render_chat(&input).map_err(refused)?;
+        // A template adds to every message, however short.
+        room.check(text.len())?;
+        texts.encode_rendered(&text).map_err(refused)
     }
 }
 

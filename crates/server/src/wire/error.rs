@@ -22,6 +22,7 @@ pub(crate) struct ApiError {
 
 /// Texts of the client's own are cut to this, so that an error is never as long as the body it refuses.
 const LONGEST_MESSAGE: usize = 500;
+const LONGEST_PATH: usize = 200;
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
@@ -38,7 +39,7 @@ impl ApiError {
 
     /// The field `param` is wrong; `message` says what is.
     pub(crate) fn field(param: impl Into<String>, message: impl std::fmt::Display) -> Self {
-        let param = shorten(param.into());
+        let param = shorten_path(param.into());
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", format!("{param}: {message}"));
         Self { param: Some(param), ..error }
     }
@@ -109,6 +110,15 @@ struct Inner<'a> {
     kind: &'a str,
     param: Option<&'a str>,
     code: Option<&'a str>,
+}
+
+/// Its beginning and its end: room is left for what is wrong there.
+fn shorten_path(path: String) -> String {
+    if path.len() <= LONGEST_PATH {
+        return path;
+    }
+    let (head, tail) = (path.floor_char_boundary(LONGEST_PATH / 2), path.len() - LONGEST_PATH / 2);
+    format!("{}…{}", &path[..head], &path[path.ceil_char_boundary(tail)..])
 }
 
 fn shorten(mut text: String) -> String {
@@ -220,6 +230,14 @@ mod tests {
     fn an_error_is_never_as_long_as_the_body_it_refuses() {
         let error = ApiError::field("é".repeat(100_000), "ü".repeat(100_000));
         assert!(error.body().len() < 3 * LONGEST_MESSAGE, "{}", error.body().len());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_however_long_the_path_is() {
+        let path = format!("guided_json{}", ".items".repeat(3000));
+        let message = ApiError::field(path, "nested too deep").message;
+        assert!(message.starts_with("guided_json.items.items"), "{message}");
+        assert!(message.ends_with(".items: nested too deep"), "{message}");
     }
 
     #[test]

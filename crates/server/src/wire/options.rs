@@ -192,7 +192,8 @@ pub(crate) struct Defaults {
 fn first(fields: &mut Fields<'_>, names: &[&'static str]) -> Result<(&'static str, Option<u32>), ApiError> {
     let mut found = (names[0], None);
     for name in names {
-        let value = fields.take(name)?;
+        // More than fit is no error, however many.
+        let value = fields.take::<u64>(name)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
         if found.1.is_none() && value.is_some() {
             found = (name, value);
         }
@@ -281,6 +282,8 @@ mod tests {
         let both = options(r#"{"max_tokens": 5, "max_completion_tokens": 7}"#).unwrap();
         assert_eq!(both.max_tokens, Some(7));
         assert_eq!(options(r#"{"max_tokens": 5}"#).unwrap().max_tokens, Some(5));
+        let most = options(r#"{"max_tokens": 9223372036854775807}"#).unwrap();
+        assert_eq!(most.max_tokens, Some(u32::MAX), "more than fit");
     }
 
     #[test]
@@ -303,7 +306,7 @@ mod tests {
             (r#"{"n": 1e9}"#, "n"),
             (r#"{"n": 3, "best_of": 2}"#, "best_of"),
             (r#"{"n": 1, "best_of": 2, "stream": true}"#, "best_of"),
-            (r#"{"max_tokens": 4294967296}"#, "max_tokens"),
+            (r#"{"max_tokens": 18446744073709551616}"#, "max_tokens"),
             (r#"{"max_tokens": 3, "min_tokens": 4}"#, "min_tokens"),
             (r#"{"stop": 3}"#, "stop"),
             (r#"{"stop": [""]}"#, "stop"),

@@ -33,6 +33,9 @@ impl Prompt {
     }
 }
 
+/// Bytes that take no long time to tokenise, whatever they are.
+const TOGETHER: usize = 1 << 20;
+
 /// How long a text can be and still fit: no token stands for more bytes than the longest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
@@ -45,9 +48,9 @@ impl Room {
         (self.tokens as usize).saturating_mul(self.longest_token)
     }
 
-    /// All texts of a request are tokenised at one go: together they may be as long as a single one.
+    /// All texts of a request are tokenised at one go: together they may be as long as a single one, or [`TOGETHER`].
     pub(crate) fn check_all(self, Prompts(prompts): &Prompts) -> Result<(), ApiError> {
-        let (most, mut sum) = (self.bytes(), 0);
+        let (most, mut sum) = (self.bytes().max(TOGETHER), 0);
         for prompt in prompts {
             if let Prompt::Text(text) = prompt {
                 self.check(text.len())?;
@@ -213,13 +216,16 @@ mod tests {
 
     #[test]
     fn texts_together_may_be_as_long_as_a_single_one() {
-        let room = Room { tokens: 10, longest_token: 4 };
+        let room = Room { tokens: TOGETHER as u32 / 2, longest_token: 4 };
+        let mega = TOGETHER;
         let check = |lens: &[usize]| {
             room.check_all(&Prompts(lens.iter().map(|len| Prompt::Text("a".repeat(*len))).collect()))
         };
-        assert!(check(&[20, 20]).is_ok());
-        assert_eq!(check(&[20, 21]).unwrap_err().code(), Some("invalid_value"));
-        assert_eq!(check(&[1, 41]).unwrap_err().code(), Some("context_length_exceeded"));
+        assert!(check(&[mega, mega]).is_ok());
+        assert_eq!(check(&[mega, mega + 1]).unwrap_err().code(), Some("invalid_value"));
+        assert_eq!(check(&[1, 2 * mega + 1]).unwrap_err().code(), Some("context_length_exceeded"));
+        let small = Room { tokens: 10, longest_token: 4 };
+        assert!(small.check_all(&Prompts(vec![Prompt::Text("a".repeat(40)); 256])).is_ok());
         // Nothing is tokenised here.
         assert!(room.check_all(&Prompts(vec![Prompt::Tokens(vec![5; 30]); 30])).is_ok());
     }
