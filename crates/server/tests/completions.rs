@@ -326,3 +326,20 @@ fn more_prompts_than_may_wait_are_no_matter_of_time() {
     );
     server.join();
 }
+
+/// Bytes that are no UTF-8 are in the text as what replaces them.
+#[test]
+fn offsets_count_what_is_in_the_text() {
+    let body = json!({"prompt": [225, 102], "echo": true, "logprobs": 1, "max_tokens": 3, "temperature": 0});
+    let choice = SERVER.ask(PATH, body)["choices"][0].clone();
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let logprobs = &choice["logprobs"];
+    for (token, at) in
+        logprobs["tokens"].as_array().unwrap().iter().zip(logprobs["text_offset"].as_array().unwrap())
+    {
+        let (token, at) = (token.as_str().unwrap(), at.as_u64().unwrap() as usize);
+        if !token.starts_with("bytes:") {
+            assert_eq!(text[at..].iter().take(token.chars().count()).collect::<String>(), token, "{choice}");
+        }
+    }
+}

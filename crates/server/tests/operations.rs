@@ -64,6 +64,8 @@ fn text_becomes_tokens_and_text_again() {
     let rendered = SERVER.ask("/detokenize", json!({"tokens": chat["tokens"]}));
     assert_eq!(rendered["prompt"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
     // A text need not fit the model to be counted.
+    let refused = SERVER.post("/tokenize", &json!({"prompt": "word ".repeat(250_000)}));
+    assert_eq!((refused.status, &refused.error()["code"]), (400, &json!("context_length_exceeded")));
     let long = SERVER.ask("/tokenize", json!({"prompt": "word ".repeat(50_000)}));
     assert!(long["count"].as_u64().unwrap() >= 50_000, "{}", long["count"]);
     let unknown = SERVER.post("/detokenize", &json!({"tokens": [1, 1_000_000]}));

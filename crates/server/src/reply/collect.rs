@@ -2,6 +2,7 @@
 
 use super::body::{ChoiceBody, Form, Head, MessageBody, finish_reason};
 use super::logprobs::{ChatLogprobs, CompletionLogprobs};
+use super::offset::Offset;
 use crate::job::Job;
 use crate::wire::error::ApiError;
 use crate::wire::usage::UsageBody;
@@ -86,7 +87,7 @@ impl Asked {
             Form::Completion => {
                 let (echo, mut logprobs, mut offset) = self.echo(index);
                 for token in &tokens {
-                    offset = logprobs.push(token, self.texts.tokenizer(), offset);
+                    logprobs.push(token, self.texts.tokenizer(), &mut offset);
                 }
                 let text = echo + &text;
                 let logprobs = self.logprobs.then_some(logprobs);
@@ -107,19 +108,20 @@ impl Asked {
     }
 
     /// The prompt of a choice, if it is to be repeated: its text, its logprobs, and where the answer begins.
-    pub(crate) fn echo(&self, index: u32) -> (String, CompletionLogprobs, usize) {
+    pub(crate) fn echo(&self, index: u32) -> (String, CompletionLogprobs, Offset) {
         let mut logprobs = CompletionLogprobs::default();
-        let mut offset = 0;
+        let mut offset = Offset::default();
         let Some(echo) = self.echo.get((index / self.choices) as usize) else {
             return (String::new(), logprobs, offset);
         };
         let tokenizer = self.texts.tokenizer();
         for (at, &token) in echo.tokens.iter().enumerate() {
-            offset = match echo.logprobs.get(at) {
-                Some(Some(likely)) => logprobs.push(likely, tokenizer, offset),
-                _ => logprobs.push_unknown(token, tokenizer, offset),
-            };
+            match echo.logprobs.get(at) {
+                Some(Some(likely)) => logprobs.push(likely, tokenizer, &mut offset),
+                _ => logprobs.push_unknown(token, tokenizer, &mut offset),
+            }
         }
+        offset.end();
         (echo.text.clone(), logprobs, offset)
     }
 }

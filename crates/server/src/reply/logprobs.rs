@@ -1,5 +1,6 @@
 //! How likely tokens were, in the two forms of OpenAI.
 
+use super::offset::Offset;
 use octavo::{TokenLogprobs, Tokenizer};
 use serde::{Serialize, Serializer};
 
@@ -39,36 +40,35 @@ impl Serialize for ByName {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token that begins `offset` characters into the text; returns where the next one begins.
-    pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer, offset: usize) -> usize {
+    /// Adds a token that begins at `offset`, which moves to where the next one does.
+    pub(crate) fn push(&mut self, token: &TokenLogprobs, tokenizer: &Tokenizer, offset: &mut Offset) {
         let name = |id: u32| printable(tokenizer.token_bytes(id));
         let mut top = ByName::default();
         token.top.iter().for_each(|(id, logprob)| top.push(name(*id), *logprob));
         // The chosen token is among them even if it is none of the likeliest.
         top.push(name(token.token), token.logprob);
-        self.text_offset.push(offset);
+        self.text_offset.push(offset.characters());
         self.token_logprobs.push(Some(finite(token.logprob)));
         self.tokens.push(name(token.token));
         self.top_logprobs.push(Some(top));
-        offset + characters(token.token, tokenizer)
+        pass(token.token, tokenizer, offset);
     }
 
     /// Adds a token of which nothing is known, as the first of a text.
-    pub(crate) fn push_unknown(&mut self, token: u32, tokenizer: &Tokenizer, offset: usize) -> usize {
-        self.text_offset.push(offset);
+    pub(crate) fn push_unknown(&mut self, token: u32, tokenizer: &Tokenizer, offset: &mut Offset) {
+        self.text_offset.push(offset.characters());
         self.token_logprobs.push(None);
         self.tokens.push(printable(tokenizer.token_bytes(token)));
         self.top_logprobs.push(None);
-        offset + characters(token, tokenizer)
+        pass(token, tokenizer, offset);
     }
 }
 
-/// How many characters begin in a token; special ones leave no text.
-fn characters(token: u32, tokenizer: &Tokenizer) -> usize {
-    if tokenizer.is_special(token) {
-        return 0;
+/// Special tokens leave no text.
+fn pass(token: u32, tokenizer: &Tokenizer, offset: &mut Offset) {
+    if !tokenizer.is_special(token) {
+        offset.add(tokenizer.token_bytes(token));
     }
-    tokenizer.token_bytes(token).iter().filter(|byte| **byte & 0xC0 != 0x80).count()
 }
 
 /// A token's text; of part of a character, its bytes as OpenAI writes them.

@@ -3,4 +3,5 @@
 pub(crate) mod body;
 pub(crate) mod collect;
 pub(crate) mod logprobs;
+pub(crate) mod offset;
 pub(crate) mod stream;

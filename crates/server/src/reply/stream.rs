@@ -3,6 +3,7 @@
 use super::body::{ChoiceBody, DeltaBody, Form, Progress, finish_reason};
 use super::collect::Asked;
 use super::logprobs::CompletionLogprobs;
+use super::offset::Offset;
 use crate::sse::{DONE, write_event};
 use crate::wire::error::ApiError;
 use crate::wire::options::StreamOptions;
@@ -22,8 +23,8 @@ pub(crate) struct Writer {
 #[derive(Debug, Default, Clone)]
 struct Sent {
     begun: bool,
-    /// Characters, for the offsets of logprobs.
-    offset: usize,
+    /// For logprobs.
+    offset: Offset,
 }
 
 impl Writer {
@@ -142,7 +143,7 @@ impl Writer {
         let mut logprobs = CompletionLogprobs::default();
         let sent = &mut self.choices[index as usize];
         for token in tokens {
-            sent.offset = logprobs.push(token, self.asked.texts.tokenizer(), sent.offset);
+            logprobs.push(token, self.asked.texts.tokenizer(), &mut sent.offset);
         }
         Some(logprobs)
     }

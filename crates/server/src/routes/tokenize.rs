@@ -18,8 +18,9 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let _permit = permit;
         let TokenizeRequest { model, source, strings } = TokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
-        // Texts that do not fit the model are counted too; a body's size is bound enough.
-        let tokens = source.encode(&app.texts, Room { tokens: u32::MAX, ..app.room() })?;
+        // Texts that do not fit the model are counted too.
+        let room = Room { tokens: app.handle.intake().max_len().0, ..app.room() };
+        let tokens = source.encode(&app.texts, room.for_counting())?;
         let name = |id: &u32| app.texts.tokenizer().token(*id).unwrap_or_default();
         let token_strs = strings.then(|| tokens.iter().map(name).collect());
         let max_model_len = app.handle.intake().max_len().0;

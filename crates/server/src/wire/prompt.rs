@@ -33,7 +33,7 @@ impl Prompt {
     }
 }
 
-/// Bytes that take no long time to tokenise, whatever they are.
+/// Bytes that take neither long nor much memory to tokenise (200 times as much), whatever they are.
 const TOGETHER: usize = 1 << 20;
 
 /// How long a text can be and still fit: no token stands for more bytes than the longest.
@@ -46,6 +46,12 @@ pub(crate) struct Room {
 impl Room {
     fn bytes(self) -> usize {
         (self.tokens as usize).saturating_mul(self.longest_token)
+    }
+
+    /// For texts that are only counted: [`TOGETHER`] at least, whatever the model takes.
+    pub(crate) fn for_counting(self) -> Self {
+        let tokens = u32::try_from(TOGETHER.div_ceil(self.longest_token.max(1))).unwrap_or(u32::MAX);
+        Self { tokens: self.tokens.max(tokens), ..self }
     }
 
     /// All texts of a request are tokenised at one go: together they may be as long as a single one, or [`TOGETHER`].
@@ -72,7 +78,7 @@ impl Room {
             return Ok(());
         }
         let message = format!(
-            "the prompt has {bytes} bytes, which do not fit {} tokens of at most {} bytes each",
+            "the prompt has {bytes} bytes, and {most} are the most that is tokenised: {} tokens of at most {} bytes each",
             self.tokens, self.longest_token
         );
         Err(ApiError::bad_request("context_length_exceeded", message).with_param("prompt"))
