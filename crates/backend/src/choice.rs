@@ -28,8 +28,8 @@ pub struct Choice {
 impl Choice {
     pub const LIKELIEST: Self = Self { uniform: 0.0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
-    /// The token. `logits` is changed.
-    pub fn of(&self, logits: &mut [f32]) -> u32 {
+    /// The token; none where every logit is NaN or minus infinity. `logits` is changed.
+    pub fn of(&self, logits: &mut [f32]) -> Option<u32> {
         if self.temperature == 0.0 { likeliest(logits) } else { draw::draw(self, logits) }
     }
 

@@ -140,7 +140,7 @@ pub trait Backend: Send {
         Err(BackendError::no_choosing())
     }
     /// The first `count` tokens of the last `choose`: exactly those of [`Choice::of`], or `None` where only the
-    /// whole row tells.
+    /// whole row tells, or there is none.
     fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
         let _ = count;
         Err(BackendError::no_choosing())

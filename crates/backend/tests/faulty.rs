@@ -102,8 +102,8 @@ impl Backend for Faulty {
             let choice = if cut { *choice } else { Choice { top_k: 0, top_p: 1.0, ..*choice } };
             let equal = |token: u32| logits.iter().rposition(|logit| *logit == logits[token as usize]);
             match self.has(Fault::ChoosesTheLastOfEquals) && choice.temperature == 0.0 {
-                true => equal(choice.of(&mut logits.clone())).map(|token| token as u32),
-                false => Some(choice.of(&mut logits)),
+                true => choice.of(&mut logits.clone()).and_then(equal).map(|token| token as u32),
+                false => choice.of(&mut logits),
             }
         };
         *self.1.lock().unwrap() = choices.iter().enumerate().map(token).collect();

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn octavo(args: &[&str]) -> Output {
@@ -136,6 +137,28 @@ fn what_cannot_work_is_refused_with_what_to_do() {
     let long = "word ".repeat(5000);
     refused(&["generate", &long], "4096");
     refused(&["generate", &long, "--max-model-len", "100"], "100");
+}
+
+/// Rather than with an answer that looks finished.
+#[test]
+fn damaged_weights_end_in_an_error() {
+    let (from, to) = (
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo")),
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("damaged"),
+    );
+    std::fs::create_dir_all(&to).unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let mut bytes = std::fs::read(from.join(file)).unwrap();
+        if file == "model.safetensors" {
+            let middle = bytes.len() / 2;
+            bytes[middle..][..200_000].fill(0xff);
+        }
+        std::fs::write(to.join(file), bytes).unwrap();
+    }
+    let output = octavo(&["generate", "hi", "-n", "5", "--model", to.to_str().unwrap()]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("computed no number for any token: its weights may be damaged"), "{error}");
 }
 
 /// What could not be written is no success; who stopped reading has seen enough.

@@ -14,7 +14,7 @@ pub struct Cpu {
     level: Level,
     pool: Pool,
     /// By the last `choose`.
-    chosen: Mutex<Vec<u32>>,
+    chosen: Mutex<Vec<Option<u32>>>,
 }
 
 impl Cpu {
@@ -80,14 +80,14 @@ impl Backend for Cpu {
 
     fn choose(&self, logits: &Buf, choices: &[Choice]) -> Result<(), BackendError> {
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        chosen.resize(choices.len(), 0);
+        chosen.resize(choices.len(), None);
         crate::choose(&self.pool, logits, choices, &mut chosen);
         Ok(())
     }
 
     fn chosen(&self, count: usize) -> Result<Vec<Option<u32>>, BackendError> {
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(chosen[..count].iter().copied().map(Some).collect())
+        Ok(chosen[..count].to_vec())
     }
 
     fn read_row(&self, buf: &Buf, row: usize, out: &mut Vec<f32>) -> Result<(), BackendError> {

@@ -2,8 +2,8 @@ use crate::scratch::with_scratch;
 use crate::{Buf, Pool};
 use octavo_backend::Choice;
 
-/// A token for each row of `logits` that there is a choice for.
-pub fn choose(pool: &Pool, logits: &Buf, choices: &[Choice], tokens: &mut [u32]) {
+/// A token for each row of `logits` that there is a choice for; see [`Choice::of`].
+pub fn choose(pool: &Pool, logits: &Buf, choices: &[Choice], tokens: &mut [Option<u32>]) {
     assert!(choices.len() <= logits.rows() && choices.len() == tokens.len(), "a row for each choice");
     pool.run_chunks(tokens, 1, &|row, token| {
         let (choice, logits) = (choices[row], logits.row(row));

@@ -9,15 +9,15 @@ const BLOCK: usize = 256;
 const FRONTS: [usize; 3] = [32, 512, usize::MAX];
 
 /// Draws by `uniform`. `logits` becomes weights.
-pub(super) fn draw(choice: &Choice, logits: &mut [f32]) -> u32 {
-    let most = likeliest(logits);
+pub(super) fn draw(choice: &Choice, logits: &mut [f32]) -> Option<u32> {
+    let most = likeliest(logits)?;
     weigh(logits, logits[most as usize], choice.temperature, choice.min_p);
     let token = if choice.keeps_all() {
         pick_of_all(logits, choice.uniform)
     } else {
         pick(&keep_likeliest(logits, choice.top_k as usize, choice.top_p), choice.uniform)
     };
-    token.unwrap_or(most) // every logit is NaN or minus infinity
+    token.or(Some(most))
 }
 
 /// Scaled so that the likeliest weighs 1: exp cannot overflow, and min_p compares directly.

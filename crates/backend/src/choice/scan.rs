@@ -8,8 +8,8 @@ const LANES: usize = 16;
 /// Up to here the largest are kept in order while scanning; above, sorting everything is no slower.
 const FEW: usize = 1024;
 
-/// The token with the largest logit, the first of equals. NaN is never chosen if there is anything else.
-pub fn likeliest(logits: &[f32]) -> u32 {
+/// The token with the largest logit, the first of equals; none where every logit is NaN or minus infinity.
+pub fn likeliest(logits: &[f32]) -> Option<u32> {
     let (mut max, mut at) = (f32::NEG_INFINITY, 0);
     for (index, block) in logits.chunks(BLOCK).enumerate() {
         let largest = max_of(block);
@@ -17,8 +17,11 @@ pub fn likeliest(logits: &[f32]) -> u32 {
             (max, at) = (largest, index * BLOCK);
         }
     }
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
     let found = logits[at..].iter().position(|logit| *logit == max);
-    found.map_or(0, |offset| (at + offset) as u32)
+    found.map(|offset| (at + offset) as u32)
 }
 
 /// The largest; minus infinity where there is none but NaN.

@@ -1,7 +1,7 @@
 //! The built-in model with keys and values in every precision, against the same on the CPU in f32.
 
 use super::parity::compare;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use octavo::{Device, Llm, Options};
 use octavo_backend::WeightFormat;
 use octavo_backend::choice::likeliest;
@@ -113,7 +113,8 @@ impl Said {
             let mut last = Vec::new();
             cpu.engine().score(known, &mut |_, row| last = row.to_vec())?;
             let typical = (last.iter().map(|x| x * x).sum::<f32>() / last.len() as f32).sqrt();
-            worst = worst.max((last[likeliest(&last) as usize] - last[token as usize]) / typical);
+            let most = likeliest(&last).context("the CPU computed no numbers")?;
+            worst = worst.max((last[most as usize] - last[token as usize]) / typical);
         }
         Ok(worst)
     }

@@ -107,7 +107,8 @@ impl Sampler {
         if let Some(mask) = mask {
             mask.apply(logits);
         }
-        let token = self.choice(position).of(logits);
+        // Where everything is ruled out, nothing is likelier than the first.
+        let token = self.choice(position).of(logits).unwrap_or(0);
         match mask {
             // The model rules out, or gives no number for, whatever is allowed: allowed is what counts.
             Some(mask) if !mask.allows(token) => {

@@ -153,7 +153,9 @@ impl PageRunner {
                     continue;
                 }
                 match choice {
-                    Some(choice) if chooses => logits.push_token(choice.of(&mut distribution(state))),
+                    Some(choice) if chooses => {
+                        logits.push_token(choice.of(&mut distribution(state)).expect("numbers"));
+                    }
                     _ => logits.push(&distribution(state)),
                 }
             }
