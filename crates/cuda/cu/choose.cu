@@ -211,7 +211,7 @@ KERNEL(choose, Args, 512, 1) {
     for (u32 i = thread_id(); i < a.parts; i += block_threads()) best = higher(best, a.peaks[row * a.parts + i]);
     best = block_peak(best, peaks);
     // Every logit is NaN or minus infinity.
-    if (best.token == NO_TOKEN) {
+    if (best.logit == -INFINITE) {
         if (thread_id() == 0) a.tokens[row] = OPEN;
         return;
     }
