@@ -15,6 +15,7 @@ use crate::{
 use octavo_types::{PageId, Pages, SlotId};
 use std::ops::Range;
 
+/// The definition of every operation, to be read rather than to be fast.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 

@@ -1,6 +1,7 @@
 use crate::{Choice, PageLayout, Pass, Rows, Span, Step, TableView, TensorRef, WeightFormat};
 use octavo_types::{PageId, Pages, SlotId};
 
+/// Why an operation could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("{what} is not supported here: {instead}")]
@@ -51,6 +52,7 @@ impl<V> Clone for NormSpec<'_, V> {
 }
 impl<V> Copy for NormSpec<'_, V> {}
 
+/// What a gate does to its half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activation {
     Silu,
@@ -58,6 +60,7 @@ pub enum Activation {
     Gelu,
 }
 
+/// Attention of one layer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AttentionSpec {
     pub heads: Heads,

@@ -82,6 +82,7 @@ impl EngineConfig {
     }
 }
 
+/// Why an engine cannot be set up like this.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     #[error("a batch of no sequences runs nothing: choose a maximum batch size of at least 1")]

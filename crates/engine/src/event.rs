@@ -4,6 +4,7 @@ use crate::sampler::TokenLogprobs;
 use octavo_types::{Pages, Tokens};
 use std::time::Duration;
 
+/// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// So much of its prompt has been read; `cached` of it was found in the cache.
@@ -30,6 +31,7 @@ impl Event {
     }
 }
 
+/// A token, and the text that became certain with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewToken {
     pub choice: u32,
@@ -39,6 +41,7 @@ pub struct NewToken {
     pub logprobs: Option<TokenLogprobs>,
 }
 
+/// How a choice ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub choice: u32,
@@ -49,6 +52,7 @@ pub struct Finished {
     pub matched: Option<usize>,
 }
 
+/// Why a choice has no more tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
     /// The model ended the text, or a stop string or the grammar did.

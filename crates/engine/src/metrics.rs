@@ -87,6 +87,7 @@ const TOKENS: &[f64] = &[
 const FEW: &[f64] =
     &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
+/// What an engine counts and times; read from any thread.
 #[derive(Debug)]
 pub struct Metrics {
     pub requests_running: Gauge,

@@ -42,6 +42,7 @@ pub struct TenantReport {
     pub cached: Pages,
 }
 
+/// The cache at one moment, page by page and sequence by sequence.
 #[derive(Clone, Debug)]
 pub struct CacheReport {
     pub snapshot: Snapshot,

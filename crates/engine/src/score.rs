@@ -7,6 +7,7 @@ use octavo_backend::BackendError;
 use octavo_kv::{AdmitError, Claim, Reuse, ScheduleError};
 use octavo_types::{SeqId, Tokens};
 
+/// Why a text was not scored.
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreError {
     #[error("requests are under way: score when they have ended")]

@@ -65,6 +65,7 @@ pub enum Reuse {
     Nothing,
 }
 
+/// Why a sequence cannot begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitError {
     #[error("the prompt was hashed for pages of {prompt}, the cache has pages of {cache}")]
@@ -75,10 +76,12 @@ pub enum AdmitError {
     Alloc(#[from] AllocError),
 }
 
+/// A sequence that is not there, or no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {0}: it was freed or never admitted")]
 pub struct UnknownSequence(pub SeqId);
 
+/// Why a sequence cannot end yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     #[error(transparent)]
@@ -87,6 +90,7 @@ pub enum ReleaseError {
     InFlight(SeqId),
 }
 
+/// Why a sequence cannot be continued in two ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ForkError {
     #[error(transparent)]
@@ -97,6 +101,7 @@ pub enum ForkError {
     Share(#[from] RefError),
 }
 
+/// Why a token cannot become part of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     #[error(transparent)]

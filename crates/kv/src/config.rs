@@ -28,6 +28,7 @@ pub struct Settings {
     pub remember_evicted: usize,
 }
 
+/// Why a cache cannot be set up like this.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("the pool has no pages: give it memory for at least one page ({page_bytes})")]

@@ -5,9 +5,11 @@ use crate::hash::Prompt;
 use hashbrown::HashMap;
 use octavo_types::{PageId, Pages, Tokens};
 
+/// What a pin is called.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PinId(pub u64);
 
+/// Why a prefix cannot be pinned, or unpinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
     #[error("no full page of this prompt is cached: run it once, then pin it")]

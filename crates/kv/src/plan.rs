@@ -37,6 +37,7 @@ pub enum Claim {
     Running,
 }
 
+/// Why tokens of a sequence cannot be part of the step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     #[error(transparent)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Device {
     /// The first GPU if there is one that can run the model as asked for, otherwise the CPU.
@@ -13,6 +14,7 @@ pub enum Device {
     Cuda(usize),
 }
 
+/// A name that no device has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no device: write auto, cpu, cuda or, for the second GPU, cuda:1")]
 pub struct DeviceNameError(String);

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+/// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(
@@ -57,6 +58,7 @@ pub enum LoadError {
     Backend(#[from] BackendError),
 }
 
+/// Why a loaded model did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
     #[error("this model has no chat template: give it a plain prompt")]

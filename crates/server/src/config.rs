@@ -109,6 +109,7 @@ pub(crate) enum AllowedOrigins {
     These(Vec<HeaderValue>),
 }
 
+/// Why a server cannot be set up like this.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("{0} must be at least {1}")]

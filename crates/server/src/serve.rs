@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+/// Why a server ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("the engine's thread panicked; the log says why")]

@@ -52,6 +52,7 @@ pub struct LayerGroup {
     pub window: Option<Tokens>,
 }
 
+/// Why a geometry cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     #[error("a model needs at least one layer")]

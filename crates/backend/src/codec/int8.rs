@@ -18,6 +18,7 @@
 
 use half::f16;
 
+/// What the bytes of a row stand for.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Parameters {
     pub scale: f16,

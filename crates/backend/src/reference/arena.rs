@@ -4,6 +4,7 @@ use crate::{Half, PageLayout, TableView, codec};
 use octavo_types::{PageId, Pages};
 use std::ops::Range;
 
+/// Pages in plain memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReferenceArena {
     layout: PageLayout,

@@ -44,6 +44,7 @@ impl Default for SamplingParams {
     }
 }
 
+/// A parameter that is out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{name} is {value}: it must be {range}")]
 pub struct SamplingError {

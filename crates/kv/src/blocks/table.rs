@@ -4,6 +4,7 @@ use octavo_types::{PageId, PageSize, Pages, SlotId, Tokens};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockTable(Vec<PageId>);
 
+/// A block that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the table has no block {}: it ends after {len}", index.0)]
 pub struct NoSuchBlock {

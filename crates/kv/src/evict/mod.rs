@@ -102,6 +102,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
+/// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown eviction policy `{0}`: use lru, priority or adaptive")]
 pub struct UnknownPolicy(pub String);

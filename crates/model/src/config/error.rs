@@ -1,6 +1,7 @@
 use super::Architecture;
 use std::path::PathBuf;
 
+/// Why a model's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}", path = path.display())]

@@ -23,6 +23,7 @@ pub enum RopeKind {
     Sliding,
 }
 
+/// What differs from layer to layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayerConfig {
     /// Positions the layer sees, its own included; `None` sees all.

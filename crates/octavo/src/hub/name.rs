@@ -8,6 +8,7 @@ pub struct HubName {
     revision: String,
 }
 
+/// Not the name of a model on the hub.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no name of a model: write it like org/name or org/name@revision")]
 pub struct NameError(String);

@@ -15,6 +15,7 @@ pub struct Message {
     pub rest: Map<String, Value>,
 }
 
+/// What a message says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Content {
