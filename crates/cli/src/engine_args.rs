@@ -52,7 +52,7 @@ pub(crate) struct EngineArgs {
     /// The most memory that cached prefixes keep while nobody uses them, such as 2GB [default: all that is not needed]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_prefix_cache")]
     cached_memory: Option<u64>,
-    /// Zero pages before another request gets them: nothing of a request outlives it in memory, but for cached prefixes
+    /// Zero pages before another request gets them; cached prefixes stay what they are
     #[arg(long)]
     zero_freed: bool,
     /// Take all memory for keys and values at the start: no request waits for the system to hand it out later, and a
