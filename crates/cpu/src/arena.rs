@@ -1,5 +1,6 @@
+use crate::keys::KeyOrder;
 use memmap2::{MmapMut, MmapOptions};
-use octavo_backend::{BackendError, PageLayout};
+use octavo_backend::{BackendError, Half, PageLayout};
 use octavo_types::{PageId, Pages};
 
 /// Arenas from this size on are backed by huge pages of the OS, which are then a small part of them: looking up the
@@ -12,13 +13,34 @@ const HUGE_FROM: usize = 64 << 20;
 #[derive(Debug)]
 pub struct Arena {
     layout: PageLayout,
+    keys: KeyOrder,
     pages: usize,
     /// `[pages][layout.page_bytes()]`.
     map: MmapMut,
 }
 
+/// A row of keys or values.
+#[derive(Clone, Copy, Debug)]
+pub struct RowAt {
+    pub page: PageId,
+    pub layer: usize,
+    pub half: Half,
+    pub head: usize,
+    pub slot: usize,
+}
+
 impl Arena {
+    /// Keys lie by sixteen positions within their part of a page, as attention multiplies them.
     pub fn new(layout: PageLayout, pages: Pages) -> Result<Self, BackendError> {
+        Self::with(layout, KeyOrder::tiles(&layout), pages)
+    }
+
+    /// Keys lie in rows as values do, for memory that others look at, too; attention is slower.
+    pub fn in_rows(layout: PageLayout, pages: Pages) -> Result<Self, BackendError> {
+        Self::with(layout, KeyOrder::rows(&layout), pages)
+    }
+
+    fn with(layout: PageLayout, keys: KeyOrder, pages: Pages) -> Result<Self, BackendError> {
         let pages = pages.0 as usize;
         let out = |why: String| {
             BackendError::OutOfMemory(format!("{pages} pages of {} bytes: {why}", layout.page_bytes()))
@@ -35,11 +57,15 @@ impl Arena {
             // A kernel without huge pages is no error: they only make reading faster.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
-        Ok(Self { layout, pages, map })
+        Ok(Self { layout, keys, pages, map })
     }
 
     pub fn layout(&self) -> &PageLayout {
         &self.layout
+    }
+
+    pub(crate) fn keys(&self) -> KeyOrder {
+        self.keys
     }
 
     pub fn pages(&self) -> usize {
@@ -54,6 +80,32 @@ impl Arena {
     pub fn page_mut(&mut self, page: PageId) -> &mut [u8] {
         let at = self.at(page);
         &mut self.map[at..][..self.layout.page_bytes()]
+    }
+
+    /// Stores an encoded row, `[layout.row_bytes()]`, and its parameters.
+    pub fn store_row(&mut self, at: RowAt, row: &[u8], parameters: &[u8]) {
+        let (layout, keys) = (self.layout, self.keys);
+        let [plane_at, parameters_at] = at.offsets(&layout);
+        let page = self.page_mut(at.page);
+        let plane = &mut page[plane_at..][..layout.page_size * layout.row_bytes()];
+        match at.half {
+            Half::Key => keys.write(row, plane, at.slot),
+            Half::Value => plane[at.slot * row.len()..][..layout.row_bytes()].copy_from_slice(row),
+        }
+        page[parameters_at..][..layout.parameter_bytes()].copy_from_slice(parameters);
+    }
+
+    /// The encoded row is copied to `row`, `[layout.row_bytes()]`; its parameters are returned.
+    pub fn load_row(&self, at: RowAt, row: &mut [u8]) -> &[u8] {
+        let layout = &self.layout;
+        let [plane_at, parameters_at] = at.offsets(layout);
+        let page = self.page(at.page);
+        let plane = &page[plane_at..][..layout.page_size * layout.row_bytes()];
+        match at.half {
+            Half::Key => self.keys.read(plane, at.slot, row),
+            Half::Value => row.copy_from_slice(&plane[at.slot * row.len()..][..layout.row_bytes()]),
+        }
+        &page[parameters_at..][..layout.parameter_bytes()]
     }
 
     /// Two pages at once; panics if they are the same.
@@ -78,6 +130,15 @@ impl Arena {
     /// as the arena lives, wherever the arena itself is moved.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.map.as_mut_ptr()
+    }
+}
+
+impl RowAt {
+    /// In the page: of the rows of the head, and of the parameters of this one. Panics if there is no such slot.
+    fn offsets(&self, layout: &PageLayout) -> [usize; 2] {
+        assert!(self.slot < layout.page_size, "slot {} of {layout:?}", self.slot);
+        let parameters = layout.parameters_at(self.layer, self.half, self.head);
+        [layout.rows_at(self.layer, self.half, self.head), parameters + self.slot * layout.parameter_bytes()]
     }
 }
 

@@ -16,6 +16,7 @@ mod embed;
 mod exp;
 mod gemm;
 mod int8;
+mod keys;
 mod lanes;
 mod level;
 mod matrix;
@@ -27,7 +28,7 @@ mod scratch;
 mod simd;
 
 pub use act::gated;
-pub use arena::Arena;
+pub use arena::{Arena, RowAt};
 pub use attention::attention;
 pub use backend::Cpu;
 pub use buf::Buf;

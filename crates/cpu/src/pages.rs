@@ -1,12 +1,12 @@
 use crate::attention::check_table;
-use crate::{Arena, Level};
+use crate::{Arena, Level, RowAt};
 use octavo_backend::{Half, TableView, codec};
 use octavo_types::{PageId, SlotId};
 use std::ops::Range;
 
 /// Copies the first `slots` of each page, in order: `(from, to, slots)`.
 pub fn copy_pages(arena: &mut Arena, copies: &[(PageId, PageId, usize)]) {
-    let layout = *arena.layout();
+    let (layout, keys) = (*arena.layout(), arena.keys());
     for &(from, to, slots) in copies {
         assert!(slots <= layout.page_size, "{slots} slots of a page of {}", layout.page_size);
         if from == to || slots == 0 {
@@ -17,12 +17,15 @@ pub fn copy_pages(arena: &mut Arena, copies: &[(PageId, PageId, usize)]) {
             target.copy_from_slice(source);
             continue;
         }
-        let mut copy =
-            |at: usize, bytes: usize| target[at..][..bytes].copy_from_slice(&source[at..][..bytes]);
         for layer in 0..layout.layers {
-            for half in [Half::Key, Half::Value] {
-                for head in 0..layout.kv_heads {
-                    copy(layout.rows_at(layer, half, head), slots * layout.row_bytes());
+            for head in 0..layout.kv_heads {
+                let at = layout.rows_at(layer, Half::Key, head);
+                let bytes = layout.page_size * layout.row_bytes();
+                keys.copy(&source[at..][..bytes], &mut target[at..][..bytes], slots);
+                let mut copy =
+                    |at: usize, bytes: usize| target[at..][..bytes].copy_from_slice(&source[at..][..bytes]);
+                copy(layout.rows_at(layer, Half::Value, head), slots * layout.row_bytes());
+                for half in [Half::Key, Half::Value] {
                     copy(layout.parameters_at(layer, half, head), slots * layout.parameter_bytes());
                 }
             }
@@ -46,19 +49,13 @@ pub fn gather(arena: &Arena, layer: usize, table: TableView<'_>, positions: Rang
     [Half::Key, Half::Value].map(|half| {
         let mut out = vec![0.0; positions.len() * layout.kv_heads * layout.head_dim];
         let mut rows = out.chunks_exact_mut(layout.head_dim);
+        let mut encoded = vec![0; layout.row_bytes()];
         for position in positions.clone() {
             let (page, slot) = (position as usize / layout.page_size, position as usize % layout.page_size);
-            let page = arena.page(table.pages[page - table.first as usize]);
+            let page = table.pages[page - table.first as usize];
             for (head, row) in (0..layout.kv_heads).zip(&mut rows) {
-                let (bytes, parameters) = (layout.row_bytes(), layout.parameter_bytes());
-                let row_at = layout.rows_at(layer, half, head) + slot * bytes;
-                let parameters_at = layout.parameters_at(layer, half, head) + slot * parameters;
-                codec::decode(
-                    layout.dtype,
-                    &page[row_at..][..bytes],
-                    &page[parameters_at..][..parameters],
-                    row,
-                );
+                let parameters = arena.load_row(RowAt { page, layer, half, head, slot }, &mut encoded);
+                codec::decode(layout.dtype, &encoded, parameters, row);
             }
         }
         out
@@ -69,19 +66,16 @@ pub fn gather(arena: &Arena, layer: usize, table: TableView<'_>, positions: Rang
 pub fn scatter(level: Level, arena: &mut Arena, layer: usize, slots: &[SlotId], kv: [&[f32]; 2]) {
     let layout = *arena.layout();
     let (size, width) = (layout.page_size as u64, layout.kv_heads * layout.head_dim);
-    let (bytes, parameters) = (layout.row_bytes(), layout.parameter_bytes());
+    let (mut encoded, mut parameters) = (vec![0; layout.row_bytes()], vec![0; layout.parameter_bytes()]);
     assert!(level <= Level::detect(), "{level:?} on a machine without it");
     for (half, rows) in [Half::Key, Half::Value].into_iter().zip(kv) {
         assert_eq!(rows.len(), slots.len() * width, "numbers for {} slots", slots.len());
         for (row, slot) in rows.chunks_exact(width).zip(slots) {
             let page = PageId(u32::try_from(slot.0 / size).expect("a page of the arena"));
-            let (page, slot) = (arena.page_mut(page), (slot.0 % size) as usize);
+            let slot = (slot.0 % size) as usize;
             for (head, row) in row.chunks_exact(layout.head_dim).enumerate() {
-                let (rows, rest) = page.split_at_mut(layout.parameters_at(0, Half::Key, 0));
-                let rows = &mut rows[layout.rows_at(layer, half, head) + slot * bytes..][..bytes];
-                let at = layout.parameters_at(layer, half, head) - layout.parameters_at(0, Half::Key, 0);
-                let params = &mut rest[at + slot * parameters..][..parameters];
-                crate::codec::encode(level, layout.dtype, row, rows, params);
+                crate::codec::encode(level, layout.dtype, row, &mut encoded, &mut parameters);
+                arena.store_row(RowAt { page, layer, half, head, slot }, &encoded, &parameters);
             }
         }
     }

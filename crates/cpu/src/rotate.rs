@@ -58,6 +58,7 @@ pub fn rotate_and_store(
 ) {
     check(level, qkv, norms, angles, spec, rows, tables, arena);
     let (heads, layout, cols) = (spec.heads, *arena.layout(), qkv.cols());
+    let keys = arena.keys();
     let prepare = [0, 1]
         .map(|i| Prepare { norm: norms.map(|norms| (norms[i].weight.as_slice(), norms[i].eps)), angles });
     let all = Shared(qkv.data_mut().as_mut_ptr());
@@ -78,19 +79,24 @@ pub fn rotate_and_store(
         }
         let (head, half) = ((task - blocks) / 2, [Half::Key, Half::Value][(task - blocks) % 2]);
         let column = (heads.q + if half == Half::Key { head } else { heads.kv + head }) * heads.dim;
-        let mut buffer = vec![0.0; heads.dim];
+        let (mut buffer, mut encoded) = (vec![0.0; heads.dim], vec![0; layout.row_bytes()]);
         for (row, page, slot) in places(rows.spans, tables, layout.page_size) {
             // SAFETY: keys and values are only read here.
             buffer.copy_from_slice(unsafe {
                 std::slice::from_raw_parts(all.at(row * cols + column), heads.dim)
             });
-            if half == Half::Key {
-                turn(level, &mut buffer, prepare[1], row);
-            }
             let page = pages.at(page * layout.page_bytes());
             // SAFETY: the page was checked; this head's half of it is this task's alone.
-            let [out, parameters] = unsafe { place(page, &layout, spec.layer, half, head, slot) };
-            codec::encode(level, layout.dtype, &buffer, out, parameters);
+            let [plane, parameters] = unsafe { place(page, &layout, spec.layer, half, head) };
+            let parameters = &mut parameters[slot * layout.parameter_bytes()..][..layout.parameter_bytes()];
+            if half == Half::Key {
+                turn(level, &mut buffer, prepare[1], row);
+                codec::encode(level, layout.dtype, &buffer, &mut encoded, parameters);
+                keys.write(&encoded, plane, slot);
+            } else {
+                let out = &mut plane[slot * layout.row_bytes()..][..layout.row_bytes()];
+                codec::encode(level, layout.dtype, &buffer, out, parameters);
+            }
         }
     });
 }
@@ -141,7 +147,7 @@ fn places<'a>(
     })
 }
 
-/// A slot's row and its parameters.
+/// The rows of a head, of all slots, and their parameters.
 ///
 /// # Safety
 /// `page` is a page of this layout, and nobody else uses this head's half of it meanwhile.
@@ -151,16 +157,18 @@ unsafe fn place<'a>(
     layer: usize,
     half: Half,
     head: usize,
-    slot: usize,
 ) -> [&'a mut [u8]; 2] {
-    let (row, parameters) = (layout.row_bytes(), layout.parameter_bytes());
+    let slots = layout.page_size;
     // SAFETY: both lie in the page, apart from each other.
     unsafe {
         [
-            std::slice::from_raw_parts_mut(page.add(layout.rows_at(layer, half, head) + slot * row), row),
             std::slice::from_raw_parts_mut(
-                page.add(layout.parameters_at(layer, half, head) + slot * parameters),
-                parameters,
+                page.add(layout.rows_at(layer, half, head)),
+                slots * layout.row_bytes(),
+            ),
+            std::slice::from_raw_parts_mut(
+                page.add(layout.parameters_at(layer, half, head)),
+                slots * layout.parameter_bytes(),
             ),
         ]
     }

@@ -2,7 +2,7 @@
 
 use octavo_backend::codec::e4m3;
 use octavo_backend::{AttentionSpec, Backend, Half, Heads, PageLayout, Rows, Span, TableView};
-use octavo_cpu::{Buf, Cpu, Level};
+use octavo_cpu::{Buf, Cpu, Level, RowAt};
 use octavo_types::{KvDtype, PageId, Pages};
 use std::num::NonZeroUsize;
 
@@ -17,11 +17,10 @@ const SMALLEST: f32 = 1.0 / 64.0;
 /// One query over these keys and values, whose scales are 1.
 fn attend(cpu: &Cpu, query: &[f32; DIM], keys: &[[u8; DIM]], values: &[[u8; DIM]], scale: f32) -> Vec<f32> {
     let mut arena = cpu.arena(LAYOUT, Pages(1)).expect("memory");
-    let page = arena.page_mut(PageId(0));
     for (half, rows) in [(Half::Key, keys), (Half::Value, values)] {
         for (slot, row) in rows.iter().enumerate() {
-            page[LAYOUT.rows_at(0, half, 0) + slot * DIM..][..DIM].copy_from_slice(row);
-            page[LAYOUT.parameters_at(0, half, 0) + slot * 4..][..4].copy_from_slice(&1.0_f32.to_le_bytes());
+            let at = RowAt { page: PageId(0), layer: 0, half, head: 0, slot };
+            arena.store_row(at, row, &1.0_f32.to_le_bytes());
         }
     }
     let mut qkv = Buf::new(1, HEADS.qkv_cols());

@@ -1,8 +1,8 @@
 //! The fused kernel, which reads pages in place, against gathering what they hold and attending the plain way.
 
 use octavo_backend::{
-    AttentionSpec, Backend, Heads, PageLayout, Random, Rows, Span, TableView, TensorRef, WeightDtype,
-    WeightFormat,
+    AttentionSpec, Backend, BackendError, Heads, PageLayout, Random, Rows, Span, TableView, TensorRef,
+    WeightDtype, WeightFormat,
 };
 use octavo_cpu::{Arena, Buf, Cpu, Level};
 use octavo_types::{KvDtype, PageId, Pages, SlotId};
@@ -120,12 +120,15 @@ fn the_fused_kernel_equals_gathering_and_plain_attention() {
                     check(&cpu, Heads { q, kv, dim: 64 }, dtype, page_size);
                 }
             }
-            for dim in [16, 80, 96, 128, 256] {
+            for dim in [6, 16, 18, 80, 96, 128, 256] {
                 check(&cpu, Heads { q: 4, kv: 1, dim }, dtype, 16);
             }
         }
     }
 }
+
+/// With keys as attention reads them, or in rows.
+type NewArena = fn(PageLayout, Pages) -> Result<Arena, BackendError>;
 
 /// All rows of one sequence of `tokens`, in spans of these sizes, through pages in a random order. The token at
 /// `spoilt` has keys and values that are no numbers.
@@ -133,7 +136,7 @@ fn in_spans(
     cpu: &Cpu,
     spec: &AttentionSpec,
     dtype: KvDtype,
-    page_size: usize,
+    (page_size, new): (usize, NewArena),
     tokens: usize,
     sizes: &[usize],
     spoilt: Option<usize>,
@@ -151,7 +154,7 @@ fn in_spans(
     let mut pages: Vec<PageId> = (0..tokens.div_ceil(page_size) as u32 + 2).map(PageId).collect();
     Random::new(page_size as u64).shuffle(&mut pages);
     let layout = PageLayout { layers: 2, kv_heads: heads.kv, page_size, head_dim: heads.dim, dtype };
-    let mut arena = cpu.arena(layout, Pages(pages.len() as u32)).unwrap();
+    let mut arena = new(layout, Pages(pages.len() as u32)).unwrap();
     let slot = |i: usize| SlotId((pages[i / page_size].index() * page_size + i % page_size) as u64);
     let slots: Vec<SlotId> = (0..tokens).map(slot).collect();
     cpu.scatter(&mut arena, 1, &slots, [&keys, &values]).unwrap();
@@ -180,11 +183,17 @@ fn spans_and_pages_do_not_change_a_bit_over_several_blocks() {
         for (dtype, window, dim) in cases {
             let heads = Heads { q: 8, kv: 2, dim };
             let spec = AttentionSpec { heads, scale: 0.2, window, layer: 1 };
-            let want = in_spans(&cpu, &spec, dtype, 16, TOKENS, &[1; TOKENS], None);
-            for (page_size, sizes) in
-                [(16, &[200][..]), (7, &[63, 2, 135]), (48, &[130, 70]), (200, &[100; 2])]
-            {
-                let got = in_spans(&cpu, &spec, dtype, page_size, TOKENS, sizes, None);
+            let want = in_spans(&cpu, &spec, dtype, (16, Arena::new), TOKENS, &[1; TOKENS], None);
+            let tiles = Arena::new as NewArena;
+            for (page_size, new, sizes) in [
+                (16, tiles, &[200][..]),
+                (7, tiles, &[63, 2, 135]),
+                (48, tiles, &[130, 70]),
+                (200, tiles, &[100; 2]),
+                (16, Arena::in_rows, &[1; TOKENS]),
+                (32, Arena::in_rows, &[63, 2, 135]),
+            ] {
+                let got = in_spans(&cpu, &spec, dtype, (page_size, new), TOKENS, sizes, None);
                 assert!(
                     got == want,
                     "{sizes:?}, pages of {page_size}, window {window:?}, {dtype:?}, {level:?}"
@@ -205,7 +214,7 @@ fn a_token_that_a_row_does_not_see_does_not_change_a_bit_of_it() {
             let heads = Heads { q: 2 * group, kv: 2, dim: 80 };
             let spec = AttentionSpec { heads, scale: 0.2, window: Some(window as u32), layer: 1 };
             for sizes in [&[1; TOKENS][..], &[2, 3, 70], &[TOKENS]] {
-                let run = |spoilt| in_spans(&cpu, &spec, dtype, 16, TOKENS, sizes, spoilt);
+                let run = |spoilt| in_spans(&cpu, &spec, dtype, (16, Arena::new), TOKENS, sizes, spoilt);
                 let want = run(None);
                 for spoilt in [0, 20, 21, 63, 64] {
                     let got = run(Some(spoilt));

@@ -3,8 +3,8 @@
 use octavo_backend::conformance::{
     Tolerance, what_is_written_at_slots_is_gathered_in_token_order as property,
 };
-use octavo_backend::{Backend, PageLayout, Reference};
-use octavo_cpu::{Cpu, Level};
+use octavo_backend::{Backend, Half, PageLayout, Reference};
+use octavo_cpu::{Arena, Cpu, Level, RowAt};
 use octavo_types::{KvDtype, PageId, Pages, SlotId};
 use std::num::NonZeroUsize;
 
@@ -31,13 +31,33 @@ fn both_back_ends_store_the_same_bytes_for_every_codec() {
         Reference.zero_pages(&mut expected, &[PageId(0), PageId(1)]).unwrap();
         Reference.scatter(&mut expected, 1, &slots, [&values, &negated]).unwrap();
         for cpu in cpus() {
-            let mut arena = cpu.arena(layout, Pages(2)).unwrap();
+            let mut arena = Arena::in_rows(layout, Pages(2)).unwrap();
             cpu.scatter(&mut arena, 1, &slots, [&values, &negated]).unwrap();
             for page in [PageId(0), PageId(1)] {
                 assert!(arena.page(page) == expected.page(page), "{page}, {dtype:?}, {}", cpu.name());
             }
+            let mut tiled = cpu.arena(layout, Pages(2)).unwrap();
+            cpu.scatter(&mut tiled, 1, &slots, [&values, &negated]).unwrap();
+            for at in rows(&layout, 2) {
+                let [mut got, mut want] = [vec![0; layout.row_bytes()], vec![0; layout.row_bytes()]];
+                let parameters = [tiled.load_row(at, &mut got), arena.load_row(at, &mut want)];
+                assert_eq!((parameters[0], got), (parameters[1], want), "{at:?}, {dtype:?}");
+            }
         }
     }
+}
+
+/// Every row of so many pages.
+fn rows(layout: &PageLayout, pages: u32) -> Vec<RowAt> {
+    let mut all = Vec::new();
+    for page in (0..pages).map(PageId) {
+        for (layer, head) in (0..layout.layers).flat_map(|l| (0..layout.kv_heads).map(move |h| (l, h))) {
+            for half in [Half::Key, Half::Value] {
+                all.extend((0..layout.page_size).map(|slot| RowAt { page, layer, half, head, slot }));
+            }
+        }
+    }
+    all
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod pools;
 
 use octavo_backend::reference::ReferenceArena;
 use octavo_backend::{Backend, Half, PageLayout, Reference};
-use octavo_cpu::Arena;
+use octavo_cpu::{Arena, RowAt};
 use octavo_engine::{CachePool, KvPool, UpdateError};
 use octavo_types::{KvDtype, PageId, Pages, SeqId, Tokens};
 use pools::{DTYPES, HEADS, LAYERS, WIDTH, bits, cpu, recoded, rows, spec};
@@ -17,31 +17,43 @@ const ROWS: usize = 23;
 /// An arena whose bytes can be looked at.
 trait Bytes {
     fn bytes(&self, page: PageId) -> &[u8];
+    /// Where in a page the keys and values of a slot lie, and their parameters.
+    fn places(layout: &PageLayout, slot: usize) -> Vec<usize>;
 }
 impl Bytes for ReferenceArena {
     fn bytes(&self, page: PageId) -> &[u8] {
         self.page(page)
+    }
+    fn places(layout: &PageLayout, slot: usize) -> Vec<usize> {
+        let row = |(layer, half, head)| {
+            let (row, parameters) = (layout.row_bytes(), layout.parameter_bytes());
+            let row_at = layout.rows_at(layer, half, head) + slot * row;
+            let parameters_at = layout.parameters_at(layer, half, head) + slot * parameters;
+            (row_at..row_at + row).chain(parameters_at..parameters_at + parameters)
+        };
+        planes().flat_map(row).collect()
     }
 }
 impl Bytes for Arena {
     fn bytes(&self, page: PageId) -> &[u8] {
         self.page(page)
     }
+    /// The bytes that storing rows of ones changes.
+    fn places(layout: &PageLayout, slot: usize) -> Vec<usize> {
+        let mut arena = Arena::new(*layout, Pages(1)).unwrap();
+        let (row, parameters) = (vec![1; layout.row_bytes()], vec![1; layout.parameter_bytes()]);
+        for (layer, half, head) in planes() {
+            arena.store_row(RowAt { page: PageId(0), layer, half, head, slot }, &row, &parameters);
+        }
+        let page = arena.page(PageId(0));
+        (0..page.len()).filter(|byte| page[*byte] == 1).collect()
+    }
 }
 
-/// Every byte of a token's keys and values, and of their parameters.
-fn bytes_of(layout: &PageLayout, slot: usize) -> impl Iterator<Item = usize> {
-    let planes = (0..LAYERS).flat_map(|layer| (0..HEADS).map(move |head| (layer, head)));
-    planes
-        .flat_map(move |(layer, head)| [(layer, head, Half::Key), (layer, head, Half::Value)])
-        .flat_map(|(layer, head, half)| {
-            let (row, parameters) = (layout.row_bytes(), layout.parameter_bytes());
-            let row_at = layout.rows_at(layer, half, head) + slot * row;
-            let parameters_at = layout.parameters_at(layer, half, head) + slot * parameters;
-            (row_at..row_at + row).chain(parameters_at..parameters_at + parameters)
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
+fn planes() -> impl Iterator<Item = (usize, Half, usize)> {
+    (0..LAYERS).flat_map(|layer| {
+        (0..HEADS).flat_map(move |head| [(layer, Half::Key, head), (layer, Half::Value, head)])
+    })
 }
 
 fn snapshot<B: Backend<Arena: Bytes>>(pool: &KvPool<B>, pages: u32) -> Vec<Vec<u8>> {
@@ -62,7 +74,8 @@ fn check<B: Backend<Arena: Bytes>>(mut pool: KvPool<B>, pages: u32, dtype: KvDty
         let table = pool.block_table(*slot).unwrap().as_slice();
         for position in 0..len as usize {
             let page = table[position / size].index();
-            allowed.extend(bytes_of(&layout, position % size).map(|byte| (page, byte)));
+            let bytes = B::Arena::places(&layout, position % size);
+            allowed.extend(bytes.into_iter().map(|byte| (page, byte)));
         }
     }
     let mut changed = 0;

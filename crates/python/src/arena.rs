@@ -34,7 +34,8 @@ unsafe impl Sync for Base {}
 impl SharedArena {
     pub(crate) fn new(spec: &KvSpec, pages: Pages) -> PyResult<Arc<Self>> {
         let layout = PageLayout::new(spec);
-        let mut arena = octavo_cpu::Arena::new(layout, pages).map_err(errors::backend)?;
+        // One array has keys and values, so they lie alike.
+        let mut arena = octavo_cpu::Arena::in_rows(layout, pages).map_err(errors::backend)?;
         let base = Base(arena.as_mut_ptr());
         Ok(Arc::new(Self { arena: RwLock::new(arena), layout, pages: pages.as_usize(), base }))
     }

@@ -19,7 +19,7 @@ pub(crate) struct Shape {
 /// Keys or values of a tile as the arithmetic reads them.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
-    /// `[TILE]` rows as stored.
+    /// `[TILE]` rows as stored: values one after another, keys in the order of a [tile](crate::keys::KeyOrder).
     pub(crate) stored: *const u8,
     /// What [`Arithmetic::stage`] made of them, if anything.
     pub(crate) staged: *const f32,

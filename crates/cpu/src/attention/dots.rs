@@ -5,12 +5,12 @@
 //! - A query is rounded to bf16, once: an eighth bit, where the keys have their fourth.
 //! - The weights of values, times their scales, are rounded to bf16: by every query for itself.
 //!
-//! Keys are transposed, so that a lane is a position; a score is summed in two parts, the even and the odd elements.
+//! A lane is a position; a score is summed in two parts, the even and the odd elements.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
 use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, GROUP, by_position, keys, place, query_part};
+use super::bytes::{CHUNK, GROUP, fours, keys, query_part};
 use super::e4m3::{UNIT, words};
 use super::paired;
 use super::softmax::State;
@@ -95,14 +95,8 @@ impl Arithmetic for Dots {
     unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
-            for chunk in (0..tile.shape.width).step_by(CHUNK) {
-                let to = to.cast::<[__m512i; 2]>().add(chunk / GROUP);
-                let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
-                for (j, two) in halves.into_iter().flatten().enumerate() {
-                    for (i, keys) in by_position(two).into_iter().enumerate() {
-                        to.add(2 * j + i).write(words(keys));
-                    }
-                }
+            for i in 0..fours(tile.shape.dim) {
+                to.cast::<[__m512i; 2]>().add(i).write(words(keys(tile, i)));
             }
         }
     }
@@ -121,16 +115,13 @@ impl Arithmetic for Dots {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
             let mut sums = Products::new();
-            let whole = if STAGED { 0 } else { tile.shape.dim / CHUNK * CHUNK };
-            for chunk in (0..whole).step_by(CHUNK) {
-                sums.add_chunk::<true>(tile, &queries, chunk);
-            }
-            for chunk in (whole..tile.shape.width).step_by(CHUNK) {
-                if STAGED {
-                    sums.add_staged(tile, &queries, chunk);
+            for i in 0..fours(tile.shape.dim) {
+                let keys = if STAGED {
+                    tile.staged.cast::<[__m512i; 2]>().add(i).read()
                 } else {
-                    sums.add_chunk::<false>(tile, &queries, chunk);
-                }
+                    words(keys(tile, i))
+                };
+                sums.add(&queries, keys, i * GROUP);
             }
             let mut scores = [_mm512_setzero_ps(); Q];
             for n in 0..Q {
@@ -184,45 +175,6 @@ impl<const Q: usize> Products<Q> {
                 self.even[n] = dot(self.even[n], keys[0], _mm512_set1_epi32(pairs.read()));
                 self.odd[n] = dot(self.odd[n], keys[1], _mm512_set1_epi32(pairs.wrapping_add(1).read()));
             }
-        }
-    }
-
-    /// Adds those of a chunk.
-    #[inline(always)]
-    unsafe fn add_chunk<const WHOLE: bool>(&mut self, tile: &Tile, queries: &[*const f32; Q], chunk: usize) {
-        // SAFETY: as the caller promised. Written out, as a loop would keep them all in memory.
-        unsafe {
-            let [a, b, c, d] = keys::<WHOLE, 0>(tile, chunk);
-            self.add_two(queries, a, chunk + place(0));
-            self.add_two(queries, b, chunk + place(2));
-            self.add_two(queries, c, chunk + place(4));
-            self.add_two(queries, d, chunk + place(6));
-            let [a, b, c, d] = keys::<WHOLE, 1>(tile, chunk);
-            self.add_two(queries, a, chunk + place(8));
-            self.add_two(queries, b, chunk + place(10));
-            self.add_two(queries, c, chunk + place(12));
-            self.add_two(queries, d, chunk + place(14));
-        }
-    }
-
-    /// The same from staged keys, in the same order.
-    #[inline(always)]
-    unsafe fn add_staged(&mut self, tile: &Tile, queries: &[*const f32; Q], chunk: usize) {
-        let keys = tile.staged.cast::<[__m512i; 2]>().wrapping_add(chunk / GROUP);
-        for i in 0..CHUNK / GROUP {
-            // SAFETY: as the caller promised.
-            unsafe { self.add(queries, keys.wrapping_add(i).read(), chunk + place(i)) };
-        }
-    }
-
-    /// Adds those of two of the [`keys`], the first of whose elements are those from `at` on.
-    #[inline(always)]
-    unsafe fn add_two(&mut self, queries: &[*const f32; Q], two: [__m512i; 2], at: usize) {
-        // SAFETY: as the caller promised.
-        unsafe {
-            let [a, b] = by_position(two);
-            self.add(queries, words(a), at);
-            self.add(queries, words(b), at + place(1));
         }
     }
 }

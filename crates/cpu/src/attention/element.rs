@@ -1,4 +1,5 @@
-use crate::simd::Simd;
+use crate::keys::BYTES_A_PART;
+use crate::simd::{LANES, Simd};
 
 /// How one precision is read into f32: elements are widened in registers, and what a row's parameters do to them is
 /// applied to the row's score or weight instead, which is the same by the distributive law.
@@ -12,11 +13,58 @@ pub(crate) trait Element: Copy + 'static {
 
     /// `[LANES]` elements, without their row's parameters.
     unsafe fn widen<S: Simd>(p: *const u8) -> S::V;
+    /// Four elements of `[LANES]` keys in the order of a tile: the first of each, the second, and so on.
+    #[inline(always)]
+    unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; 4] {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let mut keys = [S::splat(0.0); 4];
+            for (i, key) in keys.iter_mut().enumerate() {
+                *key = Self::widen::<S>(p.add(i * LANES * Self::BYTES));
+            }
+            keys
+        }
+    }
     /// Scales and shifts of `[LANES]` rows from their stored parameters: a stored row is `scale * widened + shift`.
     unsafe fn parameters<S: Simd>(_stored: *const u8) -> [S::V; 2] {
         // SAFETY: as the caller promised.
         unsafe { [S::splat(1.0), S::splat(0.0)] }
     }
+}
+
+/// Bytes of sixteen keys, four of each together: the first of each, the second, and so on.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn apart(p: *const u8) -> [[u8; LANES]; BYTES_A_PART] {
+    // SAFETY: as the caller promised.
+    let parts = unsafe { p.cast::<[[u8; BYTES_A_PART]; LANES]>().read_unaligned() };
+    let mut apart = [[0; LANES]; BYTES_A_PART];
+    for (i, part) in parts.iter().enumerate() {
+        for (j, byte) in part.iter().enumerate() {
+            apart[j][i] = *byte;
+        }
+    }
+    apart
+}
+
+/// [`Element::widen_keys`] for bytes.
+macro_rules! widen_bytes {
+    () => {
+        #[inline(always)]
+        unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; 4] {
+            // SAFETY: as the caller promised.
+            unsafe {
+                let apart = apart(p);
+                let mut keys = [S::splat(0.0); 4];
+                for (key, bytes) in keys.iter_mut().zip(&apart) {
+                    *key = Self::widen::<S>(bytes.as_ptr());
+                }
+                keys
+            }
+        }
+    };
 }
 
 macro_rules! plain {
@@ -48,6 +96,7 @@ impl Element for Fp8 {
         // SAFETY: as the caller promised.
         unsafe { S::fp8(p) }
     }
+    widen_bytes!();
     #[inline(always)]
     unsafe fn parameters<S: Simd>(stored: *const u8) -> [S::V; 2] {
         // SAFETY: as the caller promised. The factor is what `Simd::fp8` leaves out.
@@ -66,6 +115,7 @@ impl Element for Int8 {
         // SAFETY: as the caller promised.
         unsafe { S::u8(p) }
     }
+    widen_bytes!();
     #[inline(always)]
     unsafe fn parameters<S: Simd>(stored: *const u8) -> [S::V; 2] {
         // SAFETY: as the caller promised.

@@ -1,17 +1,20 @@
-//! Multiply-adds in f32, for every precision and level. A score is a sum over `head_dim` in sixteen interleaved
-//! parts, each in order, that are then added in one fixed tree; an output sums its positions in order.
+//! Multiply-adds in f32, for every precision and level. A score is the sum of its even products, in order, and of its
+//! odd ones; an output sums its positions in order.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
 use super::arithmetic::{Arithmetic, Block, LINE, Shape, Tile, slots_in, tiles_of};
 use super::element::{Element, F32};
-use super::reduce::{Sums, reduced};
 use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
+use crate::keys::last_elements;
 use crate::simd::{LANES, Simd};
 use std::marker::PhantomData;
 use std::ops::Range;
+
+/// Elements of a key that are read at a time.
+const FOUR: usize = 4;
 
 pub(crate) struct Float<S, E>(PhantomData<(S, E)>);
 
@@ -52,25 +55,25 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
         // SAFETY: as the caller promised.
-        unsafe { stage::<S, E>(tile, slots, to) }
+        unsafe { stage_keys::<S, E>(tile, to) }
     }
 
     #[inline(always)]
     unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
         // SAFETY: as the caller promised.
-        unsafe { stage::<S, E>(tile, slots, to) }
+        unsafe { stage_values::<S, E>(tile, slots, to) }
     }
 
     #[inline(always)]
     unsafe fn scores<const Q: usize, const STAGED: bool>(tile: &Tile, queries: [*const f32; Q]) -> [S::V; Q] {
-        // SAFETY: as the caller promised; staged rows are f32.
+        // SAFETY: as the caller promised; staged keys are f32.
         unsafe {
             if STAGED {
-                reduced::<S, Products<F32, true>, Q>(tile, queries)
+                scores::<S, F32, Q, true>(tile, queries)
             } else {
-                reduced::<S, Products<E, false>, Q>(tile, queries)
+                scores::<S, E, Q, false>(tile, queries)
             }
         }
     }
@@ -99,9 +102,33 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 }
 
+/// All keys, in f32: `[width][TILE]`, of which the first `dim` are written.
+#[inline(always)]
+unsafe fn stage_keys<S: Simd, E: Element>(tile: &Tile, to: *mut f32) {
+    let Shape { dim, .. } = tile.shape;
+    let whole = dim / FOUR * FOUR;
+    // SAFETY: a tile's keys are readable; scratch has room for as many f32.
+    unsafe {
+        for i in (0..whole).step_by(FOUR) {
+            let from = tile.stored.add(i * LANES * E::BYTES);
+            fetch_keys::<S, E>(tile, from);
+            for (n, key) in E::widen_keys::<S>(from).into_iter().enumerate() {
+                S::store(to.add((i + n) * LANES), key);
+            }
+        }
+        if whole < dim {
+            let last = last_elements(tile.stored, dim, E::BYTES);
+            let keys = E::widen_keys::<S>(last.as_ptr());
+            for (n, key) in keys.into_iter().take(dim - whole).enumerate() {
+                S::store(to.add((whole + n) * LANES), key);
+            }
+        }
+    }
+}
+
 /// The rows in `slots`, in f32.
 #[inline(always)]
-unsafe fn stage<S: Simd, E: Element>(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+unsafe fn stage_values<S: Simd, E: Element>(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     let Shape { row_bytes, dim, width } = tile.shape;
     let whole = dim / LANES * LANES;
     for slot in slots.clone() {
@@ -134,40 +161,64 @@ fn rows<const STAGED: bool>(tile: &Tile) -> (*const u8, usize) {
     }
 }
 
-struct Products<R, const STAGED: bool>(PhantomData<R>);
+/// Asks for the lines at the same place in the tile to come as four elements of all keys.
+#[inline(always)]
+unsafe fn fetch_keys<S: Simd, E: Element>(tile: &Tile, at: *const u8) {
+    for byte in (0..FOUR * LANES * E::BYTES).step_by(LINE) {
+        // SAFETY: as the caller promised.
+        unsafe { tile.fetch::<S>(at.wrapping_add(byte)) };
+    }
+}
 
-impl<S: Simd, R: Element, const STAGED: bool> Sums<S> for Products<R, STAGED> {
-    #[inline(always)]
-    unsafe fn sums<const Q: usize, const P: usize>(
-        tile: &Tile,
-        from: usize,
-        queries: [*const f32; Q],
-    ) -> [[S::V; Q]; P] {
-        // SAFETY: rows and queries are as wide as whole vectors.
-        unsafe {
-            let (first, stride) = rows::<STAGED>(tile);
-            let mut rows = [first.wrapping_add(from.wrapping_mul(stride)); P];
-            for j in 1..P {
-                rows[j] = rows[j - 1].wrapping_add(stride);
-            }
-            let mut sums = [[S::splat(0.0); Q]; P];
-            for i in (0..tile.shape.width).step_by(LANES) {
-                let mut query = [S::splat(0.0); Q];
-                for n in 0..Q {
-                    query[n] = S::load(queries[n].add(i));
-                }
-                for j in 0..P {
-                    let key = R::widen::<S>(rows[j].add(i * R::BYTES));
-                    if !STAGED && (i * R::BYTES).is_multiple_of(LINE) {
-                        tile.fetch::<S>(rows[j].add(i * R::BYTES));
-                    }
-                    for n in 0..Q {
-                        sums[j][n] = S::fma(key, query[n], sums[j][n]);
-                    }
-                }
-            }
-            sums
+/// See [`Arithmetic::scores`].
+#[inline(always)]
+unsafe fn scores<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
+    tile: &Tile,
+    queries: [*const f32; Q],
+) -> [S::V; Q] {
+    // SAFETY: as the caller promised.
+    unsafe {
+        if S::WIDE || Q <= 2 {
+            return products::<S, R, Q, STAGED>(tile, queries);
         }
+        // Registers hold the sums of two.
+        let (mut tile, mut scores) = (*tile, [S::splat(0.0); Q]);
+        for n in (0..Q).step_by(2) {
+            let other = (n + 1).min(Q - 1);
+            [scores[n], scores[other]] = products::<S, R, 2, STAGED>(&tile, [queries[n], queries[other]]);
+            tile.ahead = 0;
+        }
+        scores
+    }
+}
+
+#[inline(always)]
+unsafe fn products<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
+    tile: &Tile,
+    queries: [*const f32; Q],
+) -> [S::V; Q] {
+    let mut at = if STAGED { tile.staged.cast() } else { tile.stored };
+    // SAFETY: keys and queries are as wide as whole vectors, or staged and padded to it.
+    unsafe {
+        let mut sums = [[S::splat(0.0); Q]; 2];
+        for i in (0..tile.shape.width).step_by(FOUR) {
+            if !STAGED {
+                fetch_keys::<S, R>(tile, at);
+            }
+            let keys = R::widen_keys::<S>(at);
+            at = at.wrapping_add(FOUR * LANES * R::BYTES);
+            for j in 0..FOUR {
+                for n in 0..Q {
+                    let query = S::splat(*queries[n].add(i + j));
+                    sums[j % 2][n] = S::fma(keys[j], query, sums[j % 2][n]);
+                }
+            }
+        }
+        let mut scores = sums[0];
+        for n in 0..Q {
+            scores[n] = S::add(sums[0][n], sums[1][n]);
+        }
+        scores
     }
 }
 

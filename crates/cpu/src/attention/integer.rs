@@ -3,13 +3,13 @@
 //! - A query is rounded to fifteen bits and a sign, relative to its largest element; once.
 //! - The weights of a tile are rounded to sixteen bits, relative to their largest; by every query for itself.
 //!
-//! Sixteen bits are two bytes: a product takes two of bytes. Keys are transposed, so that a lane is a position, and
-//! sums of integers are exact: their order does not matter.
+//! Sixteen bits are two bytes: a product takes two of bytes. A lane is a position, and sums of integers are exact: their
+//! order does not matter.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
 use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, GROUP, by_position, in_order, keys, place, query_part};
+use super::bytes::{CHUNK, GROUP, fours, in_order, keys, query_part};
 use super::element::{Element, Int8};
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
@@ -85,12 +85,8 @@ impl Arithmetic for Integer {
     unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
-            for chunk in (0..tile.shape.width).step_by(CHUNK) {
-                let to = to.cast::<__m512i>().add(chunk / GROUP);
-                let halves = [keys::<false, 0>(tile, chunk), keys::<false, 1>(tile, chunk)];
-                for (j, two) in halves.into_iter().flatten().enumerate() {
-                    to.add(2 * j).cast::<[__m512i; 2]>().write(by_position(two));
-                }
+            for i in 0..fours(tile.shape.dim) {
+                to.cast::<__m512i>().add(i).write(keys(tile, i));
             }
         }
     }
@@ -110,16 +106,9 @@ impl Arithmetic for Integer {
         unsafe {
             let queries = queries.map(|query| Query::new(query.cast_mut(), tile.shape.width));
             let mut sums = Products::new();
-            let whole = if STAGED { 0 } else { tile.shape.dim / CHUNK * CHUNK };
-            for chunk in (0..whole).step_by(CHUNK) {
-                sums.add_chunk::<true>(tile, &queries, chunk);
-            }
-            for chunk in (whole..tile.shape.width).step_by(CHUNK) {
-                if STAGED {
-                    sums.add_staged(tile, &queries, chunk);
-                } else {
-                    sums.add_chunk::<false>(tile, &queries, chunk);
-                }
+            for i in 0..fours(tile.shape.dim) {
+                let keys = if STAGED { tile.staged.cast::<__m512i>().add(i).read() } else { keys(tile, i) };
+                sums.add(&queries, keys, i * GROUP);
             }
             sums.finish(&queries)
         }
@@ -178,45 +167,6 @@ impl<const Q: usize> Products<Q> {
                 self.high[n] = _mm512_dpbusd_epi32(self.high[n], keys, h);
                 self.low[n] = _mm512_dpbusd_epi32(self.low[n], keys, l);
             }
-        }
-    }
-
-    /// Adds those of a chunk.
-    #[inline(always)]
-    unsafe fn add_chunk<const WHOLE: bool>(&mut self, tile: &Tile, queries: &[Query; Q], chunk: usize) {
-        // SAFETY: as the caller promised. Written out, as a loop would keep them all in memory.
-        unsafe {
-            let [a, b, c, d] = keys::<WHOLE, 0>(tile, chunk);
-            self.add_two(queries, a, chunk + place(0));
-            self.add_two(queries, b, chunk + place(2));
-            self.add_two(queries, c, chunk + place(4));
-            self.add_two(queries, d, chunk + place(6));
-            let [a, b, c, d] = keys::<WHOLE, 1>(tile, chunk);
-            self.add_two(queries, a, chunk + place(8));
-            self.add_two(queries, b, chunk + place(10));
-            self.add_two(queries, c, chunk + place(12));
-            self.add_two(queries, d, chunk + place(14));
-        }
-    }
-
-    /// The same from staged keys, in the same order.
-    #[inline(always)]
-    unsafe fn add_staged(&mut self, tile: &Tile, queries: &[Query; Q], chunk: usize) {
-        let keys = tile.staged.cast::<__m512i>().wrapping_add(chunk / GROUP);
-        for i in 0..CHUNK / GROUP {
-            // SAFETY: as the caller promised.
-            unsafe { self.add(queries, keys.wrapping_add(i).read(), chunk + place(i)) };
-        }
-    }
-
-    /// Adds those of two of the [`keys`], the first of whose elements are those from `at` on.
-    #[inline(always)]
-    unsafe fn add_two(&mut self, queries: &[Query; Q], two: [__m512i; 2], at: usize) {
-        // SAFETY: as the caller promised.
-        unsafe {
-            let [a, b] = by_position(two);
-            self.add(queries, a, at);
-            self.add(queries, b, at + place(1));
         }
     }
 

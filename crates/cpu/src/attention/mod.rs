@@ -14,7 +14,6 @@ mod integer;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod paired;
-mod reduce;
 mod scratch;
 mod softmax;
 mod tile;
@@ -209,7 +208,7 @@ unsafe fn work<'a>(
             start: span.start as usize + task.rows.start,
             window: spec.window.map_or(usize::MAX, |window| window as usize),
             scale: spec.scale,
-            pages: HeadPages::new(arena.as_ptr(), arena.layout(), spec.layer, kv_head, tables[task.span]),
+            pages: HeadPages::new(arena, spec.layer, kv_head, tables[task.span]),
         }
     }
 }

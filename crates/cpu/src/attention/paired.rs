@@ -111,8 +111,7 @@ unsafe fn values(tile: &Tile, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
     unsafe {
         let first = tile.stored.wrapping_add(pair.wrapping_mul(2 * tile.shape.row_bytes));
         let second = first.wrapping_add(tile.shape.row_bytes);
-        let (x, y) =
-            (load::<false>(first, chunk, tile.shape.dim), load::<false>(second, chunk, tile.shape.dim));
+        let (x, y) = (load(first, chunk, tile.shape.dim), load(second, chunk, tile.shape.dim));
         tile.fetch::<Avx512>(first.wrapping_add(chunk));
         tile.fetch::<Avx512>(second.wrapping_add(chunk));
         // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.

@@ -1,10 +1,11 @@
-use octavo_backend::{Half, PageLayout, TableView};
+use crate::Arena;
+use crate::keys::KeyOrder;
+pub(crate) use crate::keys::TILE;
+use octavo_backend::{Half, TableView};
 use std::ops::Range;
 
-/// Positions whose scores are computed at a time; tiles are aligned to position 0, whatever the page size.
-pub(crate) const TILE: usize = 16;
-/// Tiles that are folded into the softmax at a time; blocks are aligned to position 0, too. What is done once a block
-/// is a small part of the work then.
+/// Tiles that are folded into the softmax at a time. Tiles and blocks are aligned to position 0, whatever the page size.
+/// What is done once a block is a small part of the work then.
 pub(crate) const BLOCK: usize = 4;
 
 /// Where the rows of one kv head lie: the page table of a span, resolved to addresses.
@@ -14,6 +15,7 @@ pub(crate) struct HeadPages<'a> {
     page_bytes: usize,
     page_size: usize,
     table: TableView<'a>,
+    keys: KeyOrder,
     pub(crate) row_bytes: usize,
     pub(crate) parameter_bytes: usize,
     /// Offsets in the page: keys, values.
@@ -36,7 +38,7 @@ impl Base {
 /// Sixteen positions of one kv head, each of its four parts in one run of bytes: all of them may be read.
 #[derive(Clone, Copy)]
 pub(crate) struct TileAt {
-    /// `[TILE]` rows: keys, values.
+    /// `[TILE]` rows: keys, in the order of a tile, and values.
     pub(crate) rows: [*const u8; 2],
     /// `[TILE]` parameters.
     pub(crate) parameters: [*const u8; 2],
@@ -44,19 +46,15 @@ pub(crate) struct TileAt {
 
 impl<'a> HeadPages<'a> {
     /// # Safety
-    /// `arena` is the first of pages as `layout` says, and all that `table` lists are among them.
-    pub(crate) unsafe fn new(
-        arena: *const u8,
-        layout: &PageLayout,
-        layer: usize,
-        head: usize,
-        table: TableView<'a>,
-    ) -> Self {
+    /// All pages that `table` lists are in the arena, which outlives what is made here.
+    pub(crate) unsafe fn new(arena: &Arena, layer: usize, head: usize, table: TableView<'a>) -> Self {
+        let layout = arena.layout();
         Self {
-            arena,
+            arena: arena.as_ptr(),
             page_bytes: layout.page_bytes(),
             page_size: layout.page_size,
             table,
+            keys: arena.keys(),
             row_bytes: layout.row_bytes(),
             parameter_bytes: layout.parameter_bytes(),
             rows_at: [Half::Key, Half::Value].map(|half| layout.rows_at(layer, half, head)),
@@ -64,9 +62,9 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// Whether a tile lies within a page, so that it need not be copied.
+    /// Whether a tile lies within a page as it is read, so that it need not be copied.
     pub(crate) fn whole_tiles(&self) -> bool {
-        self.page_size.is_multiple_of(TILE)
+        self.keys.has_whole_tiles()
     }
 
     /// Whether a block lies in several pages.
@@ -79,9 +77,9 @@ impl<'a> HeadPages<'a> {
         2 * TILE * (self.row_bytes + self.parameter_bytes)
     }
 
-    /// Where `position` lies, whatever the head.
+    /// The page of `position`, and the slot.
     #[inline(always)]
-    fn base(&self, position: usize) -> Base {
+    fn page(&self, position: usize) -> (*const u8, usize) {
         // A division takes long, and most pages have sixteen positions.
         let (page, slot) = match self.page_size {
             TILE => (position / TILE, position % TILE),
@@ -89,17 +87,17 @@ impl<'a> HeadPages<'a> {
         };
         let page = self.table.pages[page - self.table.first as usize];
         // Addresses inside the arena, as `new` was promised.
-        let page = self.arena.wrapping_add(page.index().wrapping_mul(self.page_bytes));
+        (self.arena.wrapping_add(page.index().wrapping_mul(self.page_bytes)), slot)
+    }
+
+    /// Where the tile from `position` on lies, whatever the head.
+    #[inline(always)]
+    fn base(&self, position: usize) -> Base {
+        let (page, slot) = self.page(position);
         Base {
             rows: page.wrapping_add(slot.wrapping_mul(self.row_bytes)),
             parameters: page.wrapping_add(slot.wrapping_mul(self.parameter_bytes)),
         }
-    }
-
-    /// Where `position` lies: its rows and parameters.
-    #[inline(always)]
-    fn locate(&self, position: usize) -> TileAt {
-        self.tile(&self.base(position))
     }
 
     /// The tiles of block `block` among `tiles`, which lie in pages; others are the nearest of those. There must be
@@ -125,16 +123,25 @@ impl<'a> HeadPages<'a> {
     pub(crate) unsafe fn copy(&self, tile: usize, to: *mut u8) {
         let first = self.table.first as usize;
         let held = [first * self.page_size, (first + self.table.pages.len()) * self.page_size];
-        let TileAt { rows, parameters } = self.copied(to);
+        let (copied, to_order) = (self.copied(to), self.keys.one_tile());
+        let [plane, tile_bytes] = [self.page_size, TILE].map(|slots| slots * self.row_bytes);
+        // SAFETY: the caller gave room for sixteen keys.
+        let keys = unsafe { std::slice::from_raw_parts_mut(copied.rows[0].cast_mut(), tile_bytes) };
+        let mut key = vec![0; self.row_bytes];
         for i in 0..TILE {
-            let from = self.locate((tile * TILE + i).clamp(held[0], held[1] - 1));
-            for half in 0..2 {
-                // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them, twice.
-                unsafe {
-                    let row = rows[half].cast_mut().add(i * self.row_bytes);
-                    std::ptr::copy_nonoverlapping(from.rows[half], row, self.row_bytes);
-                    let parameter = parameters[half].cast_mut().add(i * self.parameter_bytes);
-                    std::ptr::copy_nonoverlapping(from.parameters[half], parameter, self.parameter_bytes);
+            let (page, slot) = self.page((tile * TILE + i).clamp(held[0], held[1] - 1));
+            // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them, twice.
+            unsafe {
+                let from = std::slice::from_raw_parts(page.add(self.rows_at[0]), plane);
+                self.keys.read(from, slot, &mut key);
+                to_order.write(&key, keys, i);
+                let value = copied.rows[1].cast_mut().add(i * self.row_bytes);
+                page.add(self.rows_at[1] + slot * self.row_bytes)
+                    .copy_to_nonoverlapping(value, self.row_bytes);
+                for half in 0..2 {
+                    let from = page.add(self.parameters_at[half] + slot * self.parameter_bytes);
+                    let to = copied.parameters[half].cast_mut().add(i * self.parameter_bytes);
+                    from.copy_to_nonoverlapping(to, self.parameter_bytes);
                 }
             }
         }

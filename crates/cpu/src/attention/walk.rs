@@ -15,7 +15,7 @@ pub(super) fn first_block<'a, 'b>(heads: &'a [Work<'b>]) -> (&'a [Work<'b>], usi
 }
 
 /// Blocks whose places in memory are looked up at a time.
-pub(super) const LOOKED_UP: usize = 8;
+pub(super) const LOOKED_UP: usize = 2;
 /// Bytes whose places are looked up together: a line of a page table has those of eight times 4 KiB, and where a
 /// hypervisor has no huge pages those of its guests are that small in truth.
 const PLACES: usize = 32 << 10;

@@ -131,7 +131,7 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
         let mut row = tile.stored.wrapping_add(group.wrapping_mul(GROUP * tile.shape.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
-            x[i] = load::<false>(row, chunk, tile.shape.dim);
+            x[i] = load(row, chunk, tile.shape.dim);
             // All parts read the same lines.
             if FIRST <= i && i < FIRST + N {
                 tile.fetch::<Avx512>(row.wrapping_add(chunk));

@@ -1,4 +1,4 @@
-use super::{LANES, Simd};
+use super::Simd;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
@@ -18,24 +18,6 @@ unsafe fn quarter(x: V) -> __m128 {
     unsafe {
         let y = _mm256_add_ps(x[0], x[1]);
         _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps::<1>(y))
-    }
-}
-
-/// [`Simd::sum`] of each.
-///
-/// # Safety
-/// AVX.
-#[inline(always)]
-unsafe fn sum4(x: [V; 4]) -> __m128 {
-    // SAFETY: as the caller promised.
-    unsafe {
-        let [a, b, c, d] = [quarter(x[0]), quarter(x[1]), quarter(x[2]), quarter(x[3])];
-        // Lanes 0, 1 of each, plus its lanes 2, 3.
-        let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-        let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-        let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
-        let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
-        _mm_add_ps(even, odd)
     }
 }
 
@@ -108,30 +90,6 @@ impl Simd for Avx2 {
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
         }
-    }
-    #[inline(always)]
-    unsafe fn sum16(x: &[V; LANES]) -> V {
-        // SAFETY: instructions only.
-        unsafe {
-            let four = |n: usize| sum4([x[n], x[4 + n], x[8 + n], x[12 + n]]);
-            [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_quarters(x: [V; 4]) -> [V; 4] {
-        // SAFETY: instructions only.
-        from_fn(|n| unsafe {
-            // Quarter `n % 2` of the halves `n / 2`.
-            let pick = |a: __m256, b: __m256| match n % 2 {
-                0 => _mm256_permute2f128_ps::<0x20>(a, b),
-                _ => _mm256_permute2f128_ps::<0x31>(a, b),
-            };
-            [pick(x[0][n / 2], x[1][n / 2]), pick(x[2][n / 2], x[3][n / 2])]
-        })
-    }
-    #[inline(always)]
-    unsafe fn transpose_halves(a: V, b: V) -> [V; 2] {
-        [[a[0], b[0]], [a[1], b[1]]]
     }
     #[inline(always)]
     unsafe fn largest(x: V) -> f32 {

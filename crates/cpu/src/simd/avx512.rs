@@ -1,4 +1,4 @@
-use super::{LANES, Simd};
+use super::Simd;
 use std::arch::x86_64::*;
 
 /// AVX-512 F, BW, DQ and VL: sixteen lanes.
@@ -103,49 +103,6 @@ impl Simd for Avx512 {
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
         }
-    }
-    #[inline(always)]
-    unsafe fn sum16(x: &[__m512; LANES]) -> __m512 {
-        // SAFETY: instructions only.
-        unsafe {
-            // Every step adds the same lanes as `sum`, of two vectors at a time: i + 8, i + 4, i + 2, i + 1.
-            // Loops, not closures: those do not always become part of the function that has the instructions.
-            let (mut halves, mut quarters, mut pairs) = ([x[0]; 8], [x[0]; 4], [x[0]; 2]);
-            for (i, half) in halves.iter_mut().enumerate() {
-                let (a, b) = (x[2 * i], x[2 * i + 1]);
-                *half = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-            }
-            for (i, quarter) in quarters.iter_mut().enumerate() {
-                let (a, b) = (halves[2 * i], halves[2 * i + 1]);
-                *quarter =
-                    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-            }
-            for (i, pair) in pairs.iter_mut().enumerate() {
-                let (a, b) = (quarters[2 * i], quarters[2 * i + 1]);
-                *pair = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
-            }
-            let (a, b) = (pairs[0], pairs[1]);
-            _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_quarters(x: [__m512; 4]) -> [__m512; 4] {
-        // SAFETY: instructions only.
-        unsafe {
-            let low = [_mm512_shuffle_f32x4::<0x44>(x[0], x[1]), _mm512_shuffle_f32x4::<0x44>(x[2], x[3])];
-            let high = [_mm512_shuffle_f32x4::<0xee>(x[0], x[1]), _mm512_shuffle_f32x4::<0xee>(x[2], x[3])];
-            [
-                _mm512_shuffle_f32x4::<0x88>(low[0], low[1]),
-                _mm512_shuffle_f32x4::<0xdd>(low[0], low[1]),
-                _mm512_shuffle_f32x4::<0x88>(high[0], high[1]),
-                _mm512_shuffle_f32x4::<0xdd>(high[0], high[1]),
-            ]
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_halves(a: __m512, b: __m512) -> [__m512; 2] {
-        // SAFETY: instructions only.
-        unsafe { [_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b)] }
     }
     #[inline(always)]
     unsafe fn largest(x: __m512) -> f32 {

@@ -52,12 +52,6 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The sum of the lanes: halves are added to each other until one is left.
     unsafe fn sum(x: Self::V) -> f32;
-    /// [`sum`](Self::sum) of each, with the same bits: lane `4 n + j` is that of `x[4 j + n]`.
-    unsafe fn sum16(x: &[Self::V; LANES]) -> Self::V;
-    /// Quarter `i` of the `n`-th result is quarter `n` of `x[i]`.
-    unsafe fn transpose_quarters(x: [Self::V; 4]) -> [Self::V; 4];
-    /// The low halves of `a` and `b`, and their high halves.
-    unsafe fn transpose_halves(a: Self::V, b: Self::V) -> [Self::V; 2];
     unsafe fn largest(x: Self::V) -> f32;
     /// Whether a lane of `x` is above `limit`.
     unsafe fn any_above(x: Self::V, limit: f32) -> bool;

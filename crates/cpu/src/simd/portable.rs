@@ -83,19 +83,6 @@ impl Simd for Portable {
         (x[0] + x[2]) + (x[1] + x[3])
     }
     #[inline(always)]
-    unsafe fn sum16(x: &[V; LANES]) -> V {
-        // SAFETY: no instructions are asked for.
-        from_fn(|lane| unsafe { Self::sum(x[lane % 4 * 4 + lane / 4]) })
-    }
-    #[inline(always)]
-    unsafe fn transpose_quarters(x: [V; 4]) -> [V; 4] {
-        from_fn(|n| from_fn(|lane| x[lane / 4][n * 4 + lane % 4]))
-    }
-    #[inline(always)]
-    unsafe fn transpose_halves(a: V, b: V) -> [V; 2] {
-        [0, 8].map(|at| from_fn(|lane| if lane < 8 { a[at + lane] } else { b[at + lane - 8] }))
-    }
-    #[inline(always)]
     unsafe fn largest(x: V) -> f32 {
         x.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }

@@ -1,0 +1,221 @@
+//! How the keys of a head lie within their part of a page. Values lie in rows.
+
+use octavo_backend::PageLayout;
+
+/// Positions whose scores are computed at a time, a lane each.
+pub(crate) const TILE: usize = 16;
+/// What is multiplied at a time has at least so many elements of a key where they are bytes.
+pub(crate) const BYTES_A_PART: usize = 4;
+
+/// Where the keys of one head lie: `[slot / tile][part][slot % tile][bytes of a part]`.
+///
+/// A part is an element, or four of them where they are bytes. With tiles of sixteen slots the parts that attention
+/// multiplies at once, one of each position, lie together: nothing has to be summed across the lanes of a vector. With
+/// tiles of one slot keys lie in rows as values do, for memory that others look at, too. Where a page ends before a
+/// tile or a row before a part, those are as much shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeyOrder {
+    tile: usize,
+    part: usize,
+    page_size: usize,
+    row_bytes: usize,
+}
+
+/// Where the parts of one key lie.
+struct Place {
+    /// The first, and how far it is from one to the next.
+    first: usize,
+    step: usize,
+    /// What is left of the row behind the last whole part.
+    rest: usize,
+}
+
+impl KeyOrder {
+    pub(crate) fn tiles(layout: &PageLayout) -> Self {
+        Self::new(TILE, layout)
+    }
+
+    pub(crate) fn rows(layout: &PageLayout) -> Self {
+        Self::new(1, layout)
+    }
+
+    fn new(tile: usize, layout: &PageLayout) -> Self {
+        let part = match layout.element_bytes() {
+            1 => BYTES_A_PART,
+            bytes => bytes,
+        };
+        Self { tile, part, page_size: layout.page_size, row_bytes: layout.row_bytes() }
+    }
+
+    /// Sixteen keys that were taken out of pages.
+    pub(crate) fn one_tile(self) -> Self {
+        Self { tile: TILE, page_size: TILE, ..self }
+    }
+
+    /// Whether sixteen keys lie as attention reads them, wherever their page is.
+    pub(crate) fn has_whole_tiles(self) -> bool {
+        self.tile == TILE && self.page_size.is_multiple_of(TILE)
+    }
+
+    #[inline(always)]
+    fn place(&self, slot: usize) -> Place {
+        let first_slot = slot / self.tile * self.tile;
+        let (width, lane) = (self.tile.min(self.page_size - first_slot), slot - first_slot);
+        let rest = self.row_bytes % self.part;
+        let at = first_slot * self.row_bytes;
+        Place {
+            first: at + lane * self.part,
+            step: width * self.part,
+            rest: at + (self.row_bytes - rest) * width + lane * rest,
+        }
+    }
+
+    /// Puts a key into its slot. `plane`: the keys of the head in the page.
+    #[inline(always)]
+    pub(crate) fn write(&self, row: &[u8], plane: &mut [u8], slot: usize) {
+        match self.part {
+            2 => self.write_parts::<2>(row, plane, slot),
+            _ => self.write_parts::<4>(row, plane, slot),
+        }
+    }
+
+    #[inline(always)]
+    fn write_parts<const N: usize>(&self, row: &[u8], plane: &mut [u8], slot: usize) {
+        assert_eq!((self.part, row.len()), (N, self.row_bytes), "a part, and a row");
+        let place = self.place(slot);
+        let (parts, rest) = row.as_chunks::<N>();
+        for (i, part) in parts.iter().enumerate() {
+            plane[place.first + i * place.step..][..N].copy_from_slice(part);
+        }
+        plane[place.rest..][..rest.len()].copy_from_slice(rest);
+    }
+
+    /// Takes a key out of its slot.
+    #[inline(always)]
+    pub(crate) fn read(&self, plane: &[u8], slot: usize, row: &mut [u8]) {
+        match self.part {
+            2 => self.read_parts::<2>(plane, slot, row),
+            _ => self.read_parts::<4>(plane, slot, row),
+        }
+    }
+
+    #[inline(always)]
+    fn read_parts<const N: usize>(&self, plane: &[u8], slot: usize, row: &mut [u8]) {
+        assert_eq!((self.part, row.len()), (N, self.row_bytes), "a part, and a row");
+        let place = self.place(slot);
+        let (parts, rest) = row.as_chunks_mut::<N>();
+        for (i, part) in parts.iter_mut().enumerate() {
+            part.copy_from_slice(&plane[place.first + i * place.step..][..N]);
+        }
+        rest.copy_from_slice(&plane[place.rest..][..rest.len()]);
+    }
+
+    /// Copies the first `slots` of a plane, and no other byte.
+    pub(crate) fn copy(&self, from: &[u8], to: &mut [u8], slots: usize) {
+        let whole = slots / self.tile * self.tile;
+        let bytes = whole * self.row_bytes;
+        to[..bytes].copy_from_slice(&from[..bytes]);
+        let mut row = vec![0; self.row_bytes];
+        for slot in whole..slots {
+            self.read(from, slot, &mut row);
+            self.write(&row, to, slot);
+        }
+    }
+}
+
+/// The elements of a tile of keys behind the last four, as four of which the others are 0.
+///
+/// # Safety
+/// `tile` has sixteen keys of `dim` elements of so many bytes.
+pub(crate) unsafe fn last_elements(tile: *const u8, dim: usize, bytes: usize) -> [u8; 4 * TILE * 4] {
+    let (whole, left) = (dim / 4 * 4, dim % 4);
+    let mut all = [0; 4 * TILE * 4];
+    // SAFETY: what is left of the tile is read, and `all` has room for it.
+    unsafe {
+        let from = tile.add(whole * TILE * bytes);
+        if bytes == 1 {
+            for lane in 0..TILE {
+                let to = all[lane * BYTES_A_PART..].as_mut_ptr();
+                from.add(lane * left).copy_to_nonoverlapping(to, left);
+            }
+        } else {
+            from.copy_to_nonoverlapping(all.as_mut_ptr(), left * TILE * bytes);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo_types::KvDtype;
+
+    fn layout(page_size: usize, head_dim: usize, dtype: KvDtype) -> PageLayout {
+        PageLayout { layers: 1, kv_heads: 1, page_size, head_dim, dtype }
+    }
+
+    /// Every page size and width that has a shorter tile or part, or none.
+    fn all() -> impl Iterator<Item = (KeyOrder, usize)> {
+        let dtypes = [KvDtype::F32, KvDtype::F16, KvDtype::Fp8];
+        let sizes = [1, 5, 15, 16, 17, 24, 32, 40];
+        let layouts = dtypes.into_iter().flat_map(move |dtype| {
+            sizes.into_iter().flat_map(move |size| [2, 7, 16, 19, 20].map(|dim| layout(size, dim, dtype)))
+        });
+        layouts.flat_map(|layout| {
+            [KeyOrder::tiles(&layout), KeyOrder::rows(&layout)].map(|order| (order, layout.page_size))
+        })
+    }
+
+    fn row(order: &KeyOrder, slot: usize) -> Vec<u8> {
+        (0..order.row_bytes).map(|i| (1 + slot * 31 + i * 7) as u8).collect()
+    }
+
+    #[test]
+    fn keys_fill_their_plane_and_come_back() {
+        for (order, slots) in all() {
+            let mut touched = vec![0; slots * order.row_bytes];
+            let mut plane = touched.clone();
+            for slot in 0..slots {
+                let mut only = vec![0; plane.len()];
+                order.write(&vec![1; order.row_bytes], &mut only, slot);
+                touched.iter_mut().zip(only).for_each(|(sum, one)| *sum += one);
+                order.write(&row(&order, slot), &mut plane, slot);
+            }
+            assert!(touched.iter().all(|n| *n == 1), "every byte belongs to one slot: {order:?}");
+            let mut got = vec![0; order.row_bytes];
+            for slot in 0..slots {
+                order.read(&plane, slot, &mut got);
+                assert_eq!(got, row(&order, slot), "slot {slot} of {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_has_the_first_slots_and_nothing_else() {
+        for (order, slots) in all() {
+            let mut from = vec![0; slots * order.row_bytes];
+            (0..slots).for_each(|slot| order.write(&row(&order, slot), &mut from, slot));
+            for copied in 0..=slots {
+                let (mut got, mut want) = (vec![0xee; from.len()], vec![0xee; from.len()]);
+                order.copy(&from, &mut got, copied);
+                (0..copied).for_each(|slot| order.write(&row(&order, slot), &mut want, slot));
+                assert_eq!(got, want, "{copied} slots of {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sixteen_slots_lie_part_by_part() {
+        let order = KeyOrder::tiles(&layout(32, 8, KvDtype::Int8));
+        let mut plane = vec![0; 32 * 8];
+        (0..32).for_each(|slot| order.write(&[slot as u8; 8], &mut plane, slot));
+        for (i, slot) in plane.into_iter().enumerate() {
+            let (tile, lane) = (i / (16 * 8), i % 64 / 4);
+            assert_eq!(usize::from(slot), tile * 16 + lane, "byte {i}");
+        }
+        let order = KeyOrder::tiles(&layout(16, 2, KvDtype::F16));
+        let mut plane = vec![0; 64];
+        order.write(&[1, 2, 3, 4], &mut plane, 5);
+        assert_eq!((&plane[10..12], &plane[42..44]), (&[1, 2][..], &[3, 4][..]));
+    }
+}
