@@ -14,7 +14,8 @@ pub enum Half {
 ///   [layer][K|V][kv_head][slot][parameters]      at the end, for the quantised precisions only
 /// ```
 ///
-/// A page is one contiguous run of bytes; `layer` counts the layers of one group, not of the model.
+/// A page is one contiguous run of bytes; `layer` counts the layers of one group, not of the model. Within
+/// `[slot][head_dim]` of a head's keys a back end may keep another order: what it is handed, and hands out, are rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageLayout {
     pub layers: usize,

@@ -52,9 +52,26 @@ impl KeyOrder {
         Self { tile: TILE, page_size: TILE, ..self }
     }
 
-    /// Whether sixteen keys lie as attention reads them, wherever their page is.
-    pub(crate) fn has_whole_tiles(self) -> bool {
-        self.tile == TILE && self.page_size.is_multiple_of(TILE)
+    /// Whether sixteen keys lie as attention reads them, in pages that they fill.
+    pub(crate) fn is_in_tiles(self) -> bool {
+        self.tile == TILE
+    }
+
+    /// Sixteen keys, one after another, as one tile.
+    pub(crate) fn tile_of_rows(self, rows: &[u8], tile: &mut [u8]) {
+        let whole = self.row_bytes / 16 * 16;
+        for at in (0..whole).step_by(16) {
+            let (rows, out) = (&rows[at..], tile[at * TILE..].first_chunk_mut().expect("room for the rows"));
+            match self.part {
+                2 => transpose::<2>(rows, self.row_bytes, out),
+                _ => transpose::<4>(rows, self.row_bytes, out),
+            }
+        }
+        if whole < self.row_bytes {
+            for (lane, row) in rows.chunks_exact(self.row_bytes).enumerate() {
+                self.one_tile().write(row, tile, lane);
+            }
+        }
     }
 
     #[inline(always)]
@@ -120,6 +137,41 @@ impl KeyOrder {
             self.read(from, slot, &mut row);
             self.write(&row, to, slot);
         }
+    }
+}
+
+/// The first sixteen bytes of keys that are `stride` apart, in parts of `N`: a part of all keys, and then the next.
+#[cfg(target_arch = "x86_64")]
+fn transpose<const N: usize>(rows: &[u8], stride: usize, out: &mut [u8; 16 * TILE]) {
+    use std::arch::x86_64::*;
+    assert!(rows.len() >= (TILE - 1) * stride + 16, "sixteen keys");
+    // SAFETY: instructions that every processor of this kind has, on sixteen bytes each.
+    unsafe {
+        let mut x = [_mm_setzero_si128(); TILE];
+        for (lane, x) in x.iter_mut().enumerate() {
+            *x = _mm_loadu_si128(rows.as_ptr().add(lane * stride).cast());
+        }
+        // Parts of the first eight and of the last eight alternate: so often that they have changed places.
+        for _ in 0..TILE.ilog2() {
+            let old = x;
+            for i in 0..TILE / 2 {
+                let (a, b) = (old[i], old[i + TILE / 2]);
+                [x[2 * i], x[2 * i + 1]] = match N {
+                    2 => [_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)],
+                    _ => [_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b)],
+                };
+            }
+        }
+        for (i, x) in x.into_iter().enumerate() {
+            _mm_storeu_si128(out.as_mut_ptr().add(16 * i).cast(), x);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn transpose<const N: usize>(rows: &[u8], stride: usize, out: &mut [u8; 16 * TILE]) {
+    for (i, part) in out.chunks_exact_mut(N).enumerate() {
+        part.copy_from_slice(&rows[i % TILE * stride + i / TILE * N..][..N]);
     }
 }
 
@@ -201,6 +253,17 @@ mod tests {
                 (0..copied).for_each(|slot| order.write(&row(&order, slot), &mut want, slot));
                 assert_eq!(got, want, "{copied} slots of {order:?}");
             }
+        }
+    }
+
+    #[test]
+    fn sixteen_rows_become_a_tile() {
+        for (order, _) in all() {
+            let rows: Vec<u8> = (0..TILE).flat_map(|slot| row(&order, slot)).collect();
+            let (mut got, mut want) = (vec![0; rows.len()], vec![0; rows.len()]);
+            order.tile_of_rows(&rows, &mut got);
+            (0..TILE).for_each(|slot| order.one_tile().write(&row(&order, slot), &mut want, slot));
+            assert_eq!(got, want, "{order:?}");
         }
     }
 

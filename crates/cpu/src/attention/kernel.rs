@@ -187,8 +187,7 @@ unsafe fn fold<A: Arithmetic, const HALF: usize>(
     }
 }
 
-/// The tiles of block `block` among `seen`, copied from pages that they do not fill when the keys are needed; others are
-/// the nearest of those.
+/// The tiles of block `block` among `seen`, copied when the keys are needed; others are the nearest of those.
 unsafe fn copied<const HALF: usize>(
     work: &Work<'_>,
     block: usize,
@@ -203,7 +202,7 @@ unsafe fn copied<const HALF: usize>(
             // SAFETY: scratch has room for the copies of a block.
             unsafe { work.pages.copy(tile, to) };
         }
-        work.pages.copied(to)
+        work.pages.copied(tile, to)
     })
 }
 

@@ -64,12 +64,17 @@ impl<'a> HeadPages<'a> {
 
     /// Whether a tile lies within a page as it is read, so that it need not be copied.
     pub(crate) fn whole_tiles(&self) -> bool {
-        self.keys.has_whole_tiles()
+        self.fills_pages() && self.keys.is_in_tiles()
+    }
+
+    /// Whether a tile lies within a page.
+    pub(crate) fn fills_pages(&self) -> bool {
+        self.page_size.is_multiple_of(TILE)
     }
 
     /// Whether a block lies in several pages.
     pub(crate) fn scattered(&self) -> bool {
-        self.whole_tiles() && self.page_size < BLOCK * TILE
+        self.fills_pages() && self.page_size < BLOCK * TILE
     }
 
     /// Bytes that [`copy`](Self::copy) needs.
@@ -100,8 +105,8 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// The tiles of block `block` among `tiles`, which lie in pages; others are the nearest of those. There must be
-    /// [`whole_tiles`](Self::whole_tiles).
+    /// The tiles of block `block` among `tiles`, which lie in pages; others are the nearest of those. Tiles must
+    /// [fill pages](Self::fills_pages).
     #[inline(always)]
     pub(crate) fn block(&self, block: usize, tiles: &Range<usize>) -> [Base; BLOCK] {
         std::array::from_fn(|i| self.base((block * BLOCK + i).clamp(tiles.start, tiles.end - 1) * TILE))
@@ -116,28 +121,35 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// Copies tile `tile` from its pages to `to`. A position that the table does not hold shows the nearest that it does.
+    /// Copies to `to` what [`copied`](Self::copied) does not find in its page. A position that the table does not hold
+    /// shows the nearest that it does.
     ///
     /// # Safety
     /// `to` has room for [`copy_bytes`](Self::copy_bytes).
     pub(crate) unsafe fn copy(&self, tile: usize, to: *mut u8) {
+        let [plane, bytes] = [self.page_size, TILE].map(|slots| slots * self.row_bytes);
+        // SAFETY: the caller gave room for sixteen keys.
+        let keys = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+        // SAFETY: the keys of a head in a page.
+        let keys_in =
+            |page: *const u8| unsafe { std::slice::from_raw_parts(page.add(self.rows_at[0]), plane) };
+        if self.fills_pages() {
+            let (page, slot) = self.page(tile * TILE);
+            return self.keys.tile_of_rows(&keys_in(page)[slot * self.row_bytes..][..bytes], keys);
+        }
+        let copied = self.copied(tile, to);
         let first = self.table.first as usize;
         let held = [first * self.page_size, (first + self.table.pages.len()) * self.page_size];
-        let (copied, to_order) = (self.copied(to), self.keys.one_tile());
-        let [plane, tile_bytes] = [self.page_size, TILE].map(|slots| slots * self.row_bytes);
-        // SAFETY: the caller gave room for sixteen keys.
-        let keys = unsafe { std::slice::from_raw_parts_mut(copied.rows[0].cast_mut(), tile_bytes) };
         let mut key = vec![0; self.row_bytes];
         for i in 0..TILE {
             let (page, slot) = self.page((tile * TILE + i).clamp(held[0], held[1] - 1));
-            // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them, twice.
+            self.keys.read(keys_in(page), slot, &mut key);
+            self.keys.one_tile().write(&key, keys, i);
+            // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them.
             unsafe {
-                let from = std::slice::from_raw_parts(page.add(self.rows_at[0]), plane);
-                self.keys.read(from, slot, &mut key);
-                to_order.write(&key, keys, i);
-                let value = copied.rows[1].cast_mut().add(i * self.row_bytes);
-                page.add(self.rows_at[1] + slot * self.row_bytes)
-                    .copy_to_nonoverlapping(value, self.row_bytes);
+                let value = page.add(self.rows_at[1] + slot * self.row_bytes);
+                let to = copied.rows[1].cast_mut().add(i * self.row_bytes);
+                value.copy_to_nonoverlapping(to, self.row_bytes);
                 for half in 0..2 {
                     let from = page.add(self.parameters_at[half] + slot * self.parameter_bytes);
                     let to = copied.parameters[half].cast_mut().add(i * self.parameter_bytes);
@@ -147,8 +159,12 @@ impl<'a> HeadPages<'a> {
         }
     }
 
-    /// Where a tile lies that was copied to `to`.
-    pub(crate) fn copied(&self, to: *mut u8) -> TileAt {
+    /// Where a tile lies that was copied to `to`: all of it, or its keys if the rest lies within a page.
+    pub(crate) fn copied(&self, tile: usize, to: *mut u8) -> TileAt {
+        if self.fills_pages() {
+            let TileAt { rows, parameters } = self.tile(&self.base(tile * TILE));
+            return TileAt { rows: [to.cast_const(), rows[1]], parameters };
+        }
         let rows = [0, TILE * self.row_bytes].map(|at| to.wrapping_add(at).cast_const());
         let behind = to.wrapping_add(2 * TILE * self.row_bytes);
         let parameters = [0, TILE * self.parameter_bytes].map(|at| behind.wrapping_add(at).cast_const());

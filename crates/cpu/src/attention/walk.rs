@@ -35,13 +35,23 @@ pub(super) fn look_up<S: Simd>(heads: &[Work<'_>], block: usize, following: Opti
             return;
         }
         for base in &first.block(block, &heads[0].tiles()) {
-            let (from, to) = (first.tile(base).rows[KEYS], last.tile(base).rows[VALUES]);
-            for byte in (0..to.addr() - from.addr()).step_by(PLACES) {
-                // SAFETY: a hint; the level is that of the kernel which calls this.
-                unsafe { S::prefetch(from.wrapping_add(byte)) };
-            }
+            let (from, to) = (first.tile(base), last.tile(base));
+            let behind = to.rows[VALUES].wrapping_add(TILE * last.row_bytes);
+            let unknown = look_up_run::<S>(from.rows[KEYS], behind);
+            let behind = to.parameters[VALUES].wrapping_add(TILE * last.parameter_bytes);
+            look_up_run::<S>(from.parameters[KEYS].max(unknown), behind);
         }
     }
+}
+
+/// Every [`PLACES`] from one address to another, once; returns where the first behind them begin.
+fn look_up_run<S: Simd>(mut at: *const u8, to: *const u8) -> *const u8 {
+    while at < to {
+        // SAFETY: a hint; the level is that of the kernel which calls this.
+        unsafe { S::prefetch(at) };
+        at = at.wrapping_add(PLACES - at.addr() % PLACES);
+    }
+    at
 }
 
 /// Where the tiles of a block lie and those of the next, and which runs of them are fetched while the block is read.
@@ -81,7 +91,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 
     fn look_at(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
-        let next = next.filter(|(heads, _)| heads[0].pages.whole_tiles());
+        let next = next.filter(|(heads, _)| heads[0].pages.fills_pages());
         if let Some((heads, block)) = next {
             self.next = heads[0].pages.block(block, &heads[0].tiles());
         }
@@ -105,7 +115,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// Of the first block, so many runs were [`fetched`](Self::fetched): has the others of head `i + 1` fetched, and if
     /// `i` is the first head those of that one too.
     pub(super) fn fetch_first<S: Simd>(&self, heads: &[Work<'_>], i: usize, fetched: usize) {
-        if !heads[0].pages.whole_tiles() {
+        if !heads[0].pages.fills_pages() {
             return;
         }
         let (from, one) = (if i == 0 { 0 } else { i + 1 }, heads.len() == 1);
@@ -139,7 +149,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         let (head, half, parts) =
             if several { (self.part, VALUES - self.half, heads.len()) } else { (0, self.part, 2) };
         let pages = &heads[head].pages;
-        let tile = tiles.get(self.tile).filter(|_| pages.whole_tiles())?;
+        let tile = tiles.get(self.tile).filter(|_| pages.fills_pages())?;
         self.part += 1;
         if self.part == parts {
             (self.tile, self.part) = (self.tile + 1, 0);
