@@ -6,6 +6,8 @@
 //! | heads | `[layers, blocks, kv_heads, block_size, head_dim]` | keys of all layers, or values |
 //! | pages | `[blocks, layers, 2, kv_heads, block_size, head_dim]` | everything ([`PageLayout`](crate::PageLayout)) |
 //!
+//! Pages are those whose keys lie in rows: the reference's, a GPU's, and the CPU's where they were asked for.
+//!
 //! Elements are of any type that can be copied: `f32`, `f16`, or bytes with `head_dim` counted in bytes. Everything
 //! moves in contiguous runs: a token's heads, a head's row, a head's whole block, or a whole block. An operation
 //! checks all of its arguments before it writes anything.

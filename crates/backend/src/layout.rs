@@ -35,7 +35,8 @@ impl PageLayout {
         crate::codec::element_bytes(self.dtype)
     }
 
-    /// Bytes of one head's key (or value) of one token, without parameters: the distance from slot to slot.
+    /// Bytes of one head's key (or value) of one token, without parameters: the distance from slot to slot where they lie
+    /// in rows.
     pub fn row_bytes(&self) -> usize {
         self.head_dim * self.element_bytes()
     }
@@ -53,7 +54,7 @@ impl PageLayout {
         self.vectors() * (self.row_bytes() + self.parameter_bytes())
     }
 
-    /// Offset in the page of slot 0 of a head: `page_size` rows follow densely.
+    /// Offset in the page of a head's `page_size` rows, densely.
     pub fn rows_at(&self, layer: usize, half: Half, head: usize) -> usize {
         self.plane(layer, half, head) * self.row_bytes()
     }

@@ -72,7 +72,7 @@ impl Arena {
         self.pages
     }
 
-    /// The page's bytes, `[layout.page_bytes()]`. Panics if there is no such page.
+    /// The page's bytes, `[layout.page_bytes()]`; keys in the order of the arena. Panics if there is no such page.
     pub fn page(&self, page: PageId) -> &[u8] {
         &self.map[self.at(page)..][..self.layout.page_bytes()]
     }
@@ -126,7 +126,7 @@ impl Arena {
         self.map.as_ptr()
     }
 
-    /// The first byte of the first page, for those who share the memory with others: it stays where it is for as long
+    /// The first byte of the first page, for those who share the memory with others, [in rows](Self::in_rows): it stays where it is for as long
     /// as the arena lives, wherever the arena itself is moved.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.map.as_mut_ptr()

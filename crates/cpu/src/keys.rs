@@ -4,8 +4,8 @@ use octavo_backend::PageLayout;
 
 /// Positions whose scores are computed at a time, a lane each.
 pub(crate) const TILE: usize = 16;
-/// What is multiplied at a time has at least so many elements of a key where they are bytes.
-pub(crate) const BYTES_A_PART: usize = 4;
+/// Elements of a key that are multiplied together where they are bytes, and that attention reads at a time.
+pub(crate) const FOUR: usize = 4;
 
 /// Where the keys of one head lie: `[slot / tile][part][slot % tile][bytes of a part]`.
 ///
@@ -41,7 +41,7 @@ impl KeyOrder {
 
     fn new(tile: usize, layout: &PageLayout) -> Self {
         let part = match layout.element_bytes() {
-            1 => BYTES_A_PART,
+            1 => FOUR,
             bytes => bytes,
         };
         Self { tile, part, page_size: layout.page_size, row_bytes: layout.row_bytes() }
@@ -59,17 +59,17 @@ impl KeyOrder {
 
     /// Sixteen keys, one after another, as one tile.
     pub(crate) fn tile_of_rows(self, rows: &[u8], tile: &mut [u8]) {
-        let whole = self.row_bytes / 16 * 16;
-        for at in (0..whole).step_by(16) {
+        if !self.row_bytes.is_multiple_of(16) {
+            for (lane, row) in rows.chunks_exact(self.row_bytes).enumerate() {
+                self.one_tile().write(row, tile, lane);
+            }
+            return;
+        }
+        for at in (0..self.row_bytes).step_by(16) {
             let (rows, out) = (&rows[at..], tile[at * TILE..].first_chunk_mut().expect("room for the rows"));
             match self.part {
                 2 => transpose::<2>(rows, self.row_bytes, out),
                 _ => transpose::<4>(rows, self.row_bytes, out),
-            }
-        }
-        if whole < self.row_bytes {
-            for (lane, row) in rows.chunks_exact(self.row_bytes).enumerate() {
-                self.one_tile().write(row, tile, lane);
             }
         }
     }
@@ -127,15 +127,24 @@ impl KeyOrder {
         rest.copy_from_slice(&plane[place.rest..][..rest.len()]);
     }
 
+    /// Copies a key from its slot to one of a plane in another order.
+    pub(crate) fn copy_key(&self, from: &[u8], slot: usize, order: &Self, to: &mut [u8], to_slot: usize) {
+        let (place, to_place) = (self.place(slot), order.place(to_slot));
+        for i in 0..self.row_bytes / self.part {
+            let part = &from[place.first + i * place.step..][..self.part];
+            to[to_place.first + i * to_place.step..][..self.part].copy_from_slice(part);
+        }
+        let rest = self.row_bytes % self.part;
+        to[to_place.rest..][..rest].copy_from_slice(&from[place.rest..][..rest]);
+    }
+
     /// Copies the first `slots` of a plane, and no other byte.
     pub(crate) fn copy(&self, from: &[u8], to: &mut [u8], slots: usize) {
         let whole = slots / self.tile * self.tile;
         let bytes = whole * self.row_bytes;
         to[..bytes].copy_from_slice(&from[..bytes]);
-        let mut row = vec![0; self.row_bytes];
         for slot in whole..slots {
-            self.read(from, slot, &mut row);
-            self.write(&row, to, slot);
+            self.copy_key(from, slot, self, to, slot);
         }
     }
 }
@@ -179,15 +188,15 @@ fn transpose<const N: usize>(rows: &[u8], stride: usize, out: &mut [u8; 16 * TIL
 ///
 /// # Safety
 /// `tile` has sixteen keys of `dim` elements of so many bytes.
-pub(crate) unsafe fn last_elements(tile: *const u8, dim: usize, bytes: usize) -> [u8; 4 * TILE * 4] {
-    let (whole, left) = (dim / 4 * 4, dim % 4);
-    let mut all = [0; 4 * TILE * 4];
+pub(crate) unsafe fn last_elements(tile: *const u8, dim: usize, bytes: usize) -> [u8; FOUR * TILE * 4] {
+    let (whole, left) = (dim / FOUR * FOUR, dim % FOUR);
+    let mut all = [0; FOUR * TILE * 4];
     // SAFETY: what is left of the tile is read, and `all` has room for it.
     unsafe {
         let from = tile.add(whole * TILE * bytes);
         if bytes == 1 {
             for lane in 0..TILE {
-                let to = all[lane * BYTES_A_PART..].as_mut_ptr();
+                let to = all[lane * FOUR..].as_mut_ptr();
                 from.add(lane * left).copy_to_nonoverlapping(to, left);
             }
         } else {

@@ -116,6 +116,21 @@ fn prefill(pool: &mut dyn CachePool, slots: &[SeqId], dtype: KvDtype) {
     assert!(matches!(error, UpdateError::Over), "a second step has no lengths: {error}");
 }
 
+/// What the next test takes for granted.
+#[test]
+fn places_of_slots_have_no_byte_in_common() {
+    for dtype in DTYPES {
+        let layout = PageLayout::new(&spec(dtype));
+        let mut taken = BTreeSet::new();
+        for slot in 0..layout.page_size {
+            let places = <Arena as Bytes>::places(&layout, slot);
+            let bytes = 2 * LAYERS * HEADS * (layout.row_bytes() + layout.parameter_bytes());
+            assert_eq!(places.len(), bytes, "slot {slot}, {dtype:?}");
+            assert!(places.into_iter().all(|byte| taken.insert(byte)), "slot {slot}, {dtype:?}");
+        }
+    }
+}
+
 #[test]
 fn a_batch_of_prompts_writes_its_tokens_and_no_other_byte() {
     for dtype in DTYPES {

@@ -21,7 +21,7 @@ pub(crate) struct Shape {
 pub(crate) struct Tile {
     /// `[TILE]` rows as stored: values one after another, keys in the order of a [tile](crate::keys::KeyOrder).
     pub(crate) stored: *const u8,
-    /// What [`Arithmetic::stage`] made of them, if anything.
+    /// What [`Arithmetic::stage_keys`] or [`Arithmetic::stage_values`] made of them, if anything.
     pub(crate) staged: *const f32,
     /// How far away the rows lie that are to be fetched while these are read; 0 if that was done already.
     pub(crate) ahead: usize,
@@ -115,9 +115,9 @@ pub(crate) trait Arithmetic: 'static {
     );
 
     /// Writes keys in the form that they are computed with.
-    unsafe fn stage_keys(tile: &Tile, slots: &Range<usize>, to: *mut f32);
+    unsafe fn stage_keys(tile: &Tile, to: *mut f32);
 
-    /// The same for values.
+    /// The same for values, of the slots that are seen.
     unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32);
 
     /// Products of the queries with the keys of all slots; those of slots that are not seen may be anything.

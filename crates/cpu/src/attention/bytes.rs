@@ -1,14 +1,12 @@
 //! Rows of bytes in the orders in which they are multiplied, for AVX-512.
 
 use super::arithmetic::Tile;
-use crate::keys::last_elements;
+use crate::keys::{FOUR, last_elements};
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
 
 /// Elements of a value that are read at once.
 pub(crate) const CHUNK: usize = 64;
-/// Elements of a key that lie together in a lane.
-pub(crate) const GROUP: usize = 4;
 
 /// A chunk of a row; 0 behind the end of the row.
 ///
@@ -40,7 +38,7 @@ pub(crate) unsafe fn query_part(from: *const f32, at: usize, dim: usize) -> __m5
 
 /// How many times four elements keys have, the last time perhaps fewer.
 pub(crate) fn fours(dim: usize) -> usize {
-    dim.div_ceil(GROUP)
+    dim.div_ceil(FOUR)
 }
 
 /// Elements `4 i..` of sixteen keys, four a lane; 0 behind the end of the keys.
@@ -51,8 +49,8 @@ pub(crate) fn fours(dim: usize) -> usize {
 pub(crate) unsafe fn keys(tile: &Tile, i: usize) -> __m512i {
     // SAFETY: as the caller promised.
     unsafe {
-        if i < tile.shape.dim / GROUP {
-            let at = tile.stored.add(i * GROUP * LANES);
+        if i < tile.shape.dim / FOUR {
+            let at = tile.stored.add(i * FOUR * LANES);
             tile.fetch::<Avx512>(at);
             _mm512_loadu_si512(at.cast())
         } else {

@@ -10,11 +10,12 @@
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
 use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, GROUP, fours, keys, query_part};
+use super::bytes::{CHUNK, fours, keys, query_part};
 use super::e4m3::{UNIT, words};
 use super::paired;
 use super::softmax::State;
 use super::tile::BLOCK;
+use crate::keys::FOUR;
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
 use std::mem::transmute;
@@ -92,7 +93,7 @@ impl Arithmetic for Dots {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
             for i in 0..fours(tile.shape.dim) {
@@ -121,7 +122,7 @@ impl Arithmetic for Dots {
                 } else {
                     words(keys(tile, i))
                 };
-                sums.add(&queries, keys, i * GROUP);
+                sums.add(&queries, keys, i * FOUR);
             }
             let mut scores = [_mm512_setzero_ps(); Q];
             for n in 0..Q {

@@ -1,4 +1,4 @@
-use crate::keys::BYTES_A_PART;
+use crate::keys::FOUR;
 use crate::simd::{LANES, Simd};
 
 /// How one precision is read into f32: elements are widened in registers, and what a row's parameters do to them is
@@ -15,10 +15,10 @@ pub(crate) trait Element: Copy + 'static {
     unsafe fn widen<S: Simd>(p: *const u8) -> S::V;
     /// Four elements of `[LANES]` keys in the order of a tile: the first of each, the second, and so on.
     #[inline(always)]
-    unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; 4] {
+    unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; FOUR] {
         // SAFETY: as the caller promised.
         unsafe {
-            let mut keys = [S::splat(0.0); 4];
+            let mut keys = [S::splat(0.0); FOUR];
             for (i, key) in keys.iter_mut().enumerate() {
                 *key = Self::widen::<S>(p.add(i * LANES * Self::BYTES));
             }
@@ -37,10 +37,10 @@ pub(crate) trait Element: Copy + 'static {
 /// # Safety
 /// They are readable.
 #[inline(always)]
-unsafe fn apart(p: *const u8) -> [[u8; LANES]; BYTES_A_PART] {
+unsafe fn apart(p: *const u8) -> [[u8; LANES]; FOUR] {
     // SAFETY: as the caller promised.
-    let parts = unsafe { p.cast::<[[u8; BYTES_A_PART]; LANES]>().read_unaligned() };
-    let mut apart = [[0; LANES]; BYTES_A_PART];
+    let parts = unsafe { p.cast::<[[u8; FOUR]; LANES]>().read_unaligned() };
+    let mut apart = [[0; LANES]; FOUR];
     for (i, part) in parts.iter().enumerate() {
         for (j, byte) in part.iter().enumerate() {
             apart[j][i] = *byte;
@@ -53,11 +53,11 @@ unsafe fn apart(p: *const u8) -> [[u8; LANES]; BYTES_A_PART] {
 macro_rules! widen_bytes {
     () => {
         #[inline(always)]
-        unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; 4] {
+        unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; FOUR] {
             // SAFETY: as the caller promised.
             unsafe {
                 let apart = apart(p);
-                let mut keys = [S::splat(0.0); 4];
+                let mut keys = [S::splat(0.0); FOUR];
                 for (key, bytes) in keys.iter_mut().zip(&apart) {
                     *key = Self::widen::<S>(bytes.as_ptr());
                 }

@@ -8,13 +8,10 @@ use super::element::{Element, F32};
 use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
-use crate::keys::last_elements;
+use crate::keys::{FOUR, last_elements};
 use crate::simd::{LANES, Simd};
 use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Elements of a key that are read at a time.
-const FOUR: usize = 4;
 
 pub(crate) struct Float<S, E>(PhantomData<(S, E)>);
 
@@ -55,7 +52,7 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
         // SAFETY: as the caller promised.
         unsafe { stage_keys::<S, E>(tile, to) }
     }
@@ -102,7 +99,7 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 }
 
-/// All keys, in f32: `[width][TILE]`, of which the first `dim` are written.
+/// All keys, in f32: `[width][TILE]`. Those behind `dim` stay 0, as they are in new scratch.
 #[inline(always)]
 unsafe fn stage_keys<S: Simd, E: Element>(tile: &Tile, to: *mut f32) {
     let Shape { dim, .. } = tile.shape;

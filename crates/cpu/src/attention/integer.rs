@@ -9,11 +9,12 @@
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
 use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, GROUP, fours, in_order, keys, query_part};
+use super::bytes::{CHUNK, fours, in_order, keys, query_part};
 use super::element::{Element, Int8};
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
 use super::weighted;
+use crate::keys::FOUR;
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -82,7 +83,7 @@ impl Arithmetic for Integer {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, _slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
         // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
         unsafe {
             for i in 0..fours(tile.shape.dim) {
@@ -108,7 +109,7 @@ impl Arithmetic for Integer {
             let mut sums = Products::new();
             for i in 0..fours(tile.shape.dim) {
                 let keys = if STAGED { tile.staged.cast::<__m512i>().add(i).read() } else { keys(tile, i) };
-                sums.add(&queries, keys, i * GROUP);
+                sums.add(&queries, keys, i * FOUR);
             }
             sums.finish(&queries)
         }

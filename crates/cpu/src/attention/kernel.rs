@@ -167,7 +167,7 @@ unsafe fn fold<A: Arithmetic, const HALF: usize>(
             for tile in tiles_of(&all) {
                 let (from, slots, to) = (form.tile(tile), slots_in(&all, tile), scratch.staged(tile)[HALF]);
                 if HALF == KEYS {
-                    A::stage_keys(&from, &slots, to)
+                    A::stage_keys(&from, to)
                 } else {
                     A::stage_values(&from, &slots, to)
                 }
@@ -187,7 +187,7 @@ unsafe fn fold<A: Arithmetic, const HALF: usize>(
     }
 }
 
-/// The tiles of block `block` among `seen`, copied when the keys are needed; others are the nearest of those.
+/// The tiles of block `block` among `seen`, copied when the keys are needed; others stand for nothing.
 unsafe fn copied<const HALF: usize>(
     work: &Work<'_>,
     block: usize,
@@ -197,12 +197,12 @@ unsafe fn copied<const HALF: usize>(
     let bytes = work.pages.copy_bytes();
     let to = scratch.copied(BLOCK * bytes);
     std::array::from_fn(|i| {
-        let (tile, to) = ((block * BLOCK + i).clamp(seen.start, seen.end - 1), to.wrapping_add(i * bytes));
-        if HALF == KEYS {
+        let (tile, to) = (block * BLOCK + i, to.wrapping_add(i * bytes));
+        if HALF == KEYS && seen.contains(&tile) {
             // SAFETY: scratch has room for the copies of a block.
             unsafe { work.pages.copy(tile, to) };
         }
-        work.pages.copied(tile, to)
+        work.pages.copied(tile.clamp(seen.start, seen.end - 1), to)
     })
 }
 

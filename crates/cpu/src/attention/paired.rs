@@ -23,7 +23,7 @@ const VECTORS: usize = CHUNK / LANES;
 type Weights = [[i32; PAIRS]; BLOCK];
 
 /// # Safety
-/// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
+/// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
 #[inline(always)]
 pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.

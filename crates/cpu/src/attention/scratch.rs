@@ -59,7 +59,8 @@ impl Scratch {
         &mut self.scores[query]
     }
 
-    /// `[TILE]` rows of `[width]`: keys, values of a tile of the block.
+    /// Of a tile of the block: keys, in the form of the arithmetic, and values, `[TILE]` rows of `[width]`; as large as each
+    /// other.
     pub(crate) fn staged(&mut self, tile: usize) -> [*mut f32; 2] {
         let first = 2 * self.queries * self.lines;
         [2 * tile, 2 * tile + 1].map(|part| {

@@ -77,9 +77,13 @@ impl<'a> HeadPages<'a> {
         self.fills_pages() && self.page_size < BLOCK * TILE
     }
 
-    /// Bytes that [`copy`](Self::copy) needs: for a tile, and for a key on its way.
+    /// Bytes that [`copy`](Self::copy) needs.
     pub(crate) fn copy_bytes(&self) -> usize {
-        2 * TILE * (self.row_bytes + self.parameter_bytes) + self.row_bytes
+        if self.fills_pages() {
+            TILE * self.row_bytes
+        } else {
+            2 * TILE * (self.row_bytes + self.parameter_bytes)
+        }
     }
 
     /// The page of `position`, and the slot.
@@ -140,13 +144,9 @@ impl<'a> HeadPages<'a> {
         let copied = self.copied(tile, to);
         let first = self.table.first as usize;
         let held = [first * self.page_size, (first + self.table.pages.len()) * self.page_size];
-        let last = self.copy_bytes() - self.row_bytes;
-        // SAFETY: the caller gave room for it behind the tile.
-        let key = unsafe { std::slice::from_raw_parts_mut(to.add(last), self.row_bytes) };
         for i in 0..TILE {
             let (page, slot) = self.page((tile * TILE + i).clamp(held[0], held[1] - 1));
-            self.keys.read(keys_in(page), slot, key);
-            self.keys.one_tile().write(key, keys, i);
+            self.keys.copy_key(keys_in(page), slot, &self.keys.one_tile(), keys, i);
             // SAFETY: rows and parameters of pages; the caller gave room for sixteen of them.
             unsafe {
                 let value = page.add(self.rows_at[1] + slot * self.row_bytes);

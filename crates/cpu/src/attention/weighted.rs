@@ -22,7 +22,7 @@ const GROUPS: usize = TILE / GROUP;
 type Weights = [[[i32; GROUPS]; BLOCK]; 2];
 
 /// # Safety
-/// As [`Arithmetic::stage`](super::arithmetic::Arithmetic::stage).
+/// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
 #[inline(always)]
 pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     // SAFETY: as the caller promised.

@@ -39,7 +39,7 @@ impl<B: Backend> KvPool<B> {
     pub fn backend(&self) -> &B {
         &self.backend
     }
-    /// The bytes, for kernels that read them in place through [`block_table`](Self::block_table).
+    /// The pages, for operations of the back end that read them in place through [`block_table`](Self::block_table).
     pub fn arena(&self) -> &B::Arena {
         &self.arena
     }
