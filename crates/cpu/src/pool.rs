@@ -122,14 +122,19 @@ impl Pool {
         }
     }
 
-    /// Calls `task` for ranges that make up `0..items`, spread over the threads: long ones first, for those who gain
-    /// from what lies next to each other, shorter ones towards the end, so that all threads finish together.
-    pub fn run_ranges(&self, items: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
+    /// Calls `task` for ranges of items, one for each of `weights`, spread over the threads: heavy ones first, for those
+    /// who gain from what lies next to each other, lighter ones towards the end, so that all threads finish together.
+    pub fn run_ranges(&self, weights: &[usize], task: &(dyn Fn(Range<usize>) + Sync)) {
         let mut bounds = vec![0];
-        let mut at = 0;
-        while at < items {
-            at += (items - at).div_ceil(2 * self.threads());
-            bounds.push(at);
+        let mut left: usize = weights.iter().sum();
+        let (mut share, mut taken) = (left.div_ceil(2 * self.threads()), 0);
+        for (i, weight) in weights.iter().enumerate() {
+            taken += weight;
+            if taken >= share || i + 1 == weights.len() {
+                bounds.push(i + 1);
+                left -= taken;
+                (share, taken) = (left.div_ceil(2 * self.threads()), 0);
+            }
         }
         self.run(bounds.len() - 1, &|i| task(bounds[i]..bounds[i + 1]));
     }

@@ -115,7 +115,7 @@ fn ranges_cover_all_items_once_and_get_shorter() {
     for threads in 1..=3 {
         for items in [0, 1, 2, 5, 24, 1000] {
             let ranges = Mutex::new(Vec::new());
-            pool(threads).run_ranges(items, &|range| ranges.lock().unwrap().push(range));
+            pool(threads).run_ranges(&vec![3; items], &|range| ranges.lock().unwrap().push(range));
             let mut ranges = ranges.into_inner().unwrap();
             ranges.sort_by_key(|range| range.start);
             assert_eq!(ranges.iter().cloned().flatten().collect::<Vec<_>>(), Vec::from_iter(0..items));
@@ -123,6 +123,17 @@ fn ranges_cover_all_items_once_and_get_shorter() {
             assert!(ranges.last().is_none_or(|last| last.len() == 1), "{ranges:?}");
         }
     }
+}
+
+#[test]
+fn a_range_ends_with_a_heavy_item() {
+    let ranges = Mutex::new(Vec::new());
+    // Of 110 in all, two threads take 28 first; 10 are left then, and 3 are a share of them.
+    pool(2)
+        .run_ranges(&[1, 1, 98, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], &|range| ranges.lock().unwrap().push(range));
+    let mut ranges = ranges.into_inner().unwrap();
+    ranges.sort_by_key(|range| range.start);
+    assert_eq!(ranges[..3], [0..3, 3..6, 6..8]);
 }
 
 #[test]

@@ -39,8 +39,6 @@ use tile::{BLOCK, HeadPages, TILE};
 
 /// Queries that share one pass over the tiles.
 const QUERIES: usize = 64;
-/// So many that threads which are slowed down take fewer of them.
-const TASKS_A_THREAD: usize = 4;
 /// Bytes of one head's keys in a page from which on they are read as fast as all of memory.
 const SHORT_RUN: usize = 32 << 10;
 /// Bytes of a block of the heads that are read together where they are shorter: while one block is read the next is
@@ -56,6 +54,8 @@ struct Task {
     rows: Range<usize>,
     /// Among the query heads of each kv head.
     heads: Range<usize>,
+    /// Pairs of a row and a position, of all kv heads.
+    weight: usize,
 }
 
 /// `out = softmax(q · kᵀ * scale) · v`; see [`Backend::attention`](octavo_backend::Backend::attention).
@@ -76,7 +76,8 @@ pub fn attention(
     check(level, qkv, spec, rows, tables, arena, out);
     let tasks = tasks(spec, rows.spans, arena.layout(), pool.threads());
     let out = Shared(out.data_mut().as_mut_ptr());
-    pool.run_ranges(tasks.len(), &|range| {
+    let weights: Vec<usize> = tasks.iter().map(|task| task.weight).collect();
+    pool.run_ranges(&weights, &|range| {
         let works = |task: &Task| -> Vec<Work<'_>> {
             // SAFETY: `check` saw that the shapes fit.
             let work = |kv_head| unsafe { work(task, kv_head, qkv, spec, rows.spans, tables, arena, &out) };
@@ -148,8 +149,8 @@ pub(crate) fn check_table(table: &TableView<'_>, positions: Range<usize>, arena:
 }
 
 /// Cuts the batch into tasks that no bit depends on: by span, kv head and block of rows; by query head where threads
-/// would idle otherwise. Where there are many, one row takes several kv heads: they lie behind each other in a page, and
-/// memory is read faster in longer runs.
+/// would idle otherwise. One row takes several kv heads: they lie behind each other in a page, and memory is read faster in
+/// longer runs; towards the end fewer, at most a thread's share of what is left, so that all threads finish together.
 fn tasks(spec: &AttentionSpec, spans: &[Span], layout: &PageLayout, threads: usize) -> Vec<Task> {
     let (group, kv) = (spec.heads.group(), spec.heads.kv);
     let block = (QUERIES / group).max(1);
@@ -158,18 +159,28 @@ fn tasks(spec: &AttentionSpec, spans: &[Span], layout: &PageLayout, threads: usi
     let heads = group.div_ceil(parts);
     let row = layout.row_bytes();
     let most = if layout.page_size * row < SHORT_RUN { TOGETHER / (2 * BLOCK * TILE * row) } else { 1 };
-    let together = (blocks * kv / (TASKS_A_THREAD * threads)).clamp(1, most.max(1));
+    let seen = |span: &Span| (span.end() as usize).min(spec.window.map_or(usize::MAX, |w| w as usize)).max(1);
+    let mut left: usize = spans.iter().map(|span| span.rows * seen(span) * kv).sum();
     let mut tasks = Vec::with_capacity(blocks * kv * parts);
     for (index, span) in spans.iter().enumerate() {
-        let together = if span.rows == 1 { together } else { 1 };
+        let together = match span.rows {
+            1 => (left / (threads * seen(span))).clamp(1, most.max(1)),
+            _ => 1,
+        };
+        // As many as are needed, of about the same size.
+        let together = kv.div_ceil(kv.div_ceil(together));
+        left -= span.rows * seen(span) * kv;
         for first in (0..span.rows).step_by(block) {
             for kv_head in (0..kv).step_by(together) {
+                let kv_heads = kv_head..(kv_head + together).min(kv);
+                let rows = first..(first + block).min(span.rows);
                 for head in (0..group).step_by(heads) {
                     tasks.push(Task {
                         span: index,
-                        kv_heads: kv_head..(kv_head + together).min(kv),
-                        rows: first..(first + block).min(span.rows),
+                        kv_heads: kv_heads.clone(),
+                        rows: rows.clone(),
                         heads: head..(head + heads).min(group),
+                        weight: rows.len() * seen(span) * kv_heads.len(),
                     });
                 }
             }
@@ -283,4 +294,49 @@ unsafe fn avx512_integer(turn: Turn<'_, '_>) -> usize {
 unsafe fn avx2<E: Element>(turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
     unsafe { kernel::run::<Float<Avx2, E>>(turn) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo_backend::Heads;
+
+    const HEADS: Heads = Heads { q: 32, kv: 8, dim: 128 };
+
+    fn tasks_of(starts: &[u32], rows: usize, threads: usize) -> Vec<Task> {
+        let span = |(i, start): (usize, &u32)| Span { first_row: i * rows, rows, start: *start };
+        let spans: Vec<Span> = starts.iter().enumerate().map(span).collect();
+        let spec = AttentionSpec { heads: HEADS, scale: 1.0, window: None, layer: 0 };
+        let layout = PageLayout { layers: 1, kv_heads: 8, page_size: 16, head_dim: 128, dtype: KvDtype::F16 };
+        tasks(&spec, &spans, &layout, threads)
+    }
+
+    #[test]
+    fn every_head_of_every_row_is_in_one_task() {
+        for (starts, rows, threads) in
+            [(&[4095; 9][..], 1, 2), (&[0], 1, 64), (&[7, 4000, 90], 1, 3), (&[100], 40, 2)]
+        {
+            let mut times = vec![0; starts.len() * rows * HEADS.q];
+            for task in tasks_of(starts, rows, threads) {
+                for (row, kv) in task.rows.flat_map(|row| task.kv_heads.clone().map(move |kv| (row, kv))) {
+                    for head in task.heads.clone() {
+                        times[(task.span * rows + row) * HEADS.q + kv * HEADS.group() + head] += 1;
+                    }
+                }
+            }
+            assert!(times.iter().all(|n| *n == 1), "{starts:?}, {rows} rows, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn tasks_are_large_first_and_small_last() {
+        let sizes = |starts: &[u32], threads| {
+            tasks_of(starts, 1, threads).iter().map(|task| task.kv_heads.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[4095; 4], 2), [8, 8, 8, 4, 4]);
+        assert_eq!(sizes(&[4095; 4], 8), [4, 4, 3, 3, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(sizes(&[4095], 4), [2; 4]);
+        // A short sequence before a long one is nobody's share.
+        assert_eq!(sizes(&[63, 4095], 2), [8, 4, 4]);
+    }
 }
