@@ -126,8 +126,8 @@ impl Arena {
         self.map.as_ptr()
     }
 
-    /// The first byte of the first page, for those who share the memory with others, [in rows](Self::in_rows): it stays where it is for as long
-    /// as the arena lives, wherever the arena itself is moved.
+    /// The first byte of the first page, for those who share the memory with others, [in rows](Self::in_rows): it stays
+    /// where it is for as long as the arena lives, wherever the arena itself is moved.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
