@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 /// Quotients near 1 need many.
-const ROUNDS: u32 = 25;
+const ROUNDS: u32 = 100;
 const HEADS: Heads = Heads { q: 32, kv: 8, dim: 128 };
 const CODECS: [(&str, KvDtype); 4] =
     [("f16", KvDtype::F16), ("bf16", KvDtype::Bf16), ("int8", KvDtype::Int8), ("fp8", KvDtype::Fp8)];

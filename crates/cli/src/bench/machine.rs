@@ -12,7 +12,7 @@ pub(super) struct MachineArgs {
     /// Threads to compute with [default: one a core]
     #[arg(long, value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
-    /// Rounds; the median counts [default: 9; of attention 25]
+    /// Rounds; the median counts [default: 9; of attention 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: Option<u32>,
     /// A few short rounds on small sizes, to see that everything works; the figures mean little

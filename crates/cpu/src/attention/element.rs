@@ -18,9 +18,11 @@ pub(crate) trait Element: Copy + 'static {
     unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; FOUR] {
         // SAFETY: as the caller promised.
         unsafe {
+            let bytes = if Self::BYTES == 1 { apart(p) } else { [[0; LANES]; FOUR] };
+            let from = if Self::BYTES == 1 { bytes.as_ptr().cast() } else { p };
             let mut keys = [S::splat(0.0); FOUR];
             for (i, key) in keys.iter_mut().enumerate() {
-                *key = Self::widen::<S>(p.add(i * LANES * Self::BYTES));
+                *key = Self::widen::<S>(from.add(i * LANES * Self::BYTES));
             }
             keys
         }
@@ -47,24 +49,6 @@ unsafe fn apart(p: *const u8) -> [[u8; LANES]; FOUR] {
         }
     }
     apart
-}
-
-/// [`Element::widen_keys`] for bytes.
-macro_rules! widen_bytes {
-    () => {
-        #[inline(always)]
-        unsafe fn widen_keys<S: Simd>(p: *const u8) -> [S::V; FOUR] {
-            // SAFETY: as the caller promised.
-            unsafe {
-                let apart = apart(p);
-                let mut keys = [S::splat(0.0); FOUR];
-                for (key, bytes) in keys.iter_mut().zip(&apart) {
-                    *key = Self::widen::<S>(bytes.as_ptr());
-                }
-                keys
-            }
-        }
-    };
 }
 
 macro_rules! plain {
@@ -96,7 +80,6 @@ impl Element for Fp8 {
         // SAFETY: as the caller promised.
         unsafe { S::fp8(p) }
     }
-    widen_bytes!();
     #[inline(always)]
     unsafe fn parameters<S: Simd>(stored: *const u8) -> [S::V; 2] {
         // SAFETY: as the caller promised. The factor is what `Simd::fp8` leaves out.
@@ -115,7 +98,6 @@ impl Element for Int8 {
         // SAFETY: as the caller promised.
         unsafe { S::u8(p) }
     }
-    widen_bytes!();
     #[inline(always)]
     unsafe fn parameters<S: Simd>(stored: *const u8) -> [S::V; 2] {
         // SAFETY: as the caller promised.

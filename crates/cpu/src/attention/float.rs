@@ -102,7 +102,7 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
 /// All keys, in f32: `[width][TILE]`. Those behind `dim` stay 0, as they are in new scratch.
 #[inline(always)]
 unsafe fn stage_keys<S: Simd, E: Element>(tile: &Tile, to: *mut f32) {
-    let Shape { dim, .. } = tile.shape;
+    let dim = tile.shape.dim;
     let whole = dim / FOUR * FOUR;
     // SAFETY: a tile's keys are readable; scratch has room for as many f32.
     unsafe {

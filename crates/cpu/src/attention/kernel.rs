@@ -8,7 +8,7 @@ use super::arithmetic::{Arithmetic, Block, Shape, slots_in, tiles_of};
 use super::scratch::Scratch;
 use super::softmax::{Parameters, within};
 use super::tile::{BLOCK, HeadPages, TILE, TileAt};
-use super::walk::{KEYS, LOOKED_UP, VALUES, Walk, first_block, look_up};
+use super::walk::{KEYS, VALUES, Walk, first_block};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -82,10 +82,8 @@ pub(crate) unsafe fn run<A: Arithmetic>(turn: Turn<'_, '_>) -> usize {
         }
         let mut walk = Walk::new(heads);
         for block in first..=last {
-            if (block - first).is_multiple_of(LOOKED_UP) {
-                look_up::<A::S>(heads, block + 1, following);
-            }
             walk.step(if block < last { Some((heads, block + 1)) } else { following.map(first_block) });
+            walk.look_up::<A::S>();
             for (i, scratch) in all.iter_mut().enumerate() {
                 if block == first {
                     walk.fetch_first::<A::S>(heads, i, fetched);

@@ -14,35 +14,9 @@ pub(super) fn first_block<'a, 'b>(heads: &'a [Work<'b>]) -> (&'a [Work<'b>], usi
     (heads, heads[0].tiles().start / BLOCK)
 }
 
-/// Blocks whose places in memory are looked up at a time.
-pub(super) const LOOKED_UP: usize = 2;
 /// Bytes whose places are looked up together: a line of a page table has those of eight times 4 KiB, and where a
 /// hypervisor has no huge pages those of its guests are that small in truth.
 const PLACES: usize = 32 << 10;
-
-/// Has the processor look up where [`LOOKED_UP`] blocks lie, from `block` on, or those of what follows. A request for a
-/// page that was not looked up holds up all that comes after it; these, all at once, are answered at once.
-pub(super) fn look_up<S: Simd>(heads: &[Work<'_>], block: usize, following: Option<&[Work<'_>]>) {
-    let blocks = heads[0].tiles().end.div_ceil(BLOCK);
-    for block in block..block + LOOKED_UP {
-        let (heads, block) = match following.map(first_block) {
-            _ if block < blocks => (heads, block),
-            Some((heads, first)) => (heads, first + block - blocks),
-            None => return,
-        };
-        let (first, last) = (&heads[0].pages, &heads[heads.len() - 1].pages);
-        if !first.scattered() {
-            return;
-        }
-        for base in &first.block(block, &heads[0].tiles()) {
-            let (from, to) = (first.tile(base), last.tile(base));
-            let behind = to.rows[VALUES].wrapping_add(TILE * last.row_bytes);
-            let unknown = look_up_run::<S>(from.rows[KEYS], behind);
-            let behind = to.parameters[VALUES].wrapping_add(TILE * last.parameter_bytes);
-            look_up_run::<S>(from.parameters[KEYS].max(unknown), behind);
-        }
-    }
-}
 
 /// Every [`PLACES`] from one address to another, once; returns where the first behind them begin.
 fn look_up_run<S: Simd>(mut at: *const u8, to: *const u8) -> *const u8 {
@@ -88,6 +62,23 @@ impl<'a, 'b> Walk<'a, 'b> {
         self.look_at(next);
         (self.tile, self.part) = (0, 0);
         self.half(KEYS);
+    }
+
+    /// Has the processor look up where the next block lies. A request for a page that was not looked up holds up all
+    /// that comes after it; these, all at once, hardly longer than one of them.
+    pub(super) fn look_up<S: Simd>(&self) {
+        let Some(heads) = self.following else { return };
+        let (first, last) = (&heads[0].pages, &heads[heads.len() - 1].pages);
+        if !first.scattered() {
+            return;
+        }
+        for base in &self.next {
+            let (from, to) = (first.tile(base), last.tile(base));
+            let behind = to.rows[VALUES].wrapping_add(TILE * last.row_bytes);
+            let unknown = look_up_run::<S>(from.rows[KEYS], behind);
+            let behind = to.parameters[VALUES].wrapping_add(TILE * last.parameter_bytes);
+            look_up_run::<S>(from.parameters[KEYS].max(unknown), behind);
+        }
     }
 
     fn look_at(&mut self, next: Option<(&'a [Work<'b>], usize)>) {
