@@ -131,7 +131,7 @@ impl Chat<'_> {
         let prompt = self.llm.encode_chat(&messages)?;
         let request = Request {
             sampling: self.command.sampling.over(self.llm.default_sampling()),
-            stop_tokens: self.llm.stop_tokens(),
+            stop_tokens: self.llm.stop_tokens().into(),
             ..Request::new(prompt, self.command.max_tokens)
         };
         self.interrupted.store(false, Ordering::Relaxed);

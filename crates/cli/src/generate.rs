@@ -7,6 +7,7 @@ use octavo::{FinishReason, Hub, Llm, Message, Output, Request, SamplingParams};
 use serde_json::json;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Continue a prompt, or answer it
@@ -103,7 +104,7 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let request = Request {
         sampling: command.sampling.over(llm.default_sampling()),
-        stop_tokens: if command.ignore_eos { Vec::new() } else { llm.stop_tokens() },
+        stop_tokens: if command.ignore_eos { Arc::default() } else { llm.stop_tokens().into() },
         ..Request::new(prompt.clone(), command.max_tokens)
     };
     let interrupted = crate::interrupt::flag()?;

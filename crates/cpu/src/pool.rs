@@ -257,6 +257,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where several threads write.
+pub(crate) struct Target<T>(pub(crate) *mut T);
+// SAFETY: whoever shares it writes to disjoint places.
+unsafe impl<T> Sync for Target<T> {}
+
+impl<T> Target<T> {
+    pub(crate) fn at(&self, offset: usize) -> *mut T {
+        self.0.wrapping_add(offset)
+    }
+}
+
 /// A slice whose parts go to several threads.
 pub(crate) struct Pieces<'a, T> {
     start: *mut T,

@@ -1,6 +1,7 @@
 //! Queries and keys get their positions, and keys and values their place in the pages.
 
 use crate::attention::{check_spans, check_table};
+use crate::pool::Target;
 use crate::{Arena, Buf, Level, Pool, codec};
 use octavo_backend::{AttentionSpec, Half, NormSpec, PageLayout, Rows, Span, TableView};
 
@@ -17,11 +18,8 @@ pub fn angles(pool: &Pool, spans: &[Span], inv_freq: &[f32], scale: f32, out: &m
     if cols == 0 {
         return;
     }
-    let out = Shared(out.data_mut().as_mut_ptr());
-    pool.run(rows.div_ceil(ROWS), &|block| {
-        for (row, position) in positions.iter().enumerate().skip(block * ROWS).take(ROWS) {
-            // SAFETY: this row of `out`, which no other task touches.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.at(row * cols), cols) };
+    pool.run_chunks(out.data_mut(), ROWS * cols, &|block, out| {
+        for (out, position) in out.chunks_exact_mut(cols).zip(&positions[block * ROWS..]) {
             let (cos, sin) = out.split_at_mut(inv_freq.len());
             for ((cos, sin), freq) in cos.iter_mut().zip(sin).zip(inv_freq) {
                 let (s, c) = f64::from(*position as f32 * freq).sin_cos();
@@ -61,8 +59,8 @@ pub fn rotate_and_store(
     let keys = arena.keys();
     let prepare = [0, 1]
         .map(|i| Prepare { norm: norms.map(|norms| (norms[i].weight.as_slice(), norms[i].eps)), angles });
-    let all = Shared(qkv.data_mut().as_mut_ptr());
-    let pages = Shared(arena.as_mut_ptr());
+    let all = Target(qkv.data_mut().as_mut_ptr());
+    let pages = Target(arena.as_mut_ptr());
     let blocks = rows.tokens.len().div_ceil(ROWS);
     // One task a block of query rows, and one a head of keys or of values: these write to different places of a
     // page whatever the tables say.
@@ -220,14 +218,4 @@ fn sum_of_squares(x: &[f32]) -> f32 {
         *part += x * x;
     }
     parts.iter().sum()
-}
-
-struct Shared<T>(*mut T);
-// SAFETY: whoever shares it writes to disjoint places.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn at(&self, offset: usize) -> *mut T {
-        self.0.wrapping_add(offset)
-    }
 }

@@ -104,31 +104,32 @@ impl Engine {
         let share = if by_slots { 1.0 } else { self.config.prompt_share };
         // A share such as 0.9 is a little less than that in binary: nine of ten pages are within it all the same.
         let within = f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON);
-        within || need <= room && self.most_pages(seq, task).saturating_sub(held) + self.growth() <= room
+        let most = self.most_pages(seq, task).saturating_sub(held.0.into());
+        within || need <= room && most + self.growth() <= room.0.into()
     }
 
     /// The most pages that those running may still take, beside what is promised to their prompts.
-    fn growth(&self) -> Pages {
+    fn growth(&self) -> u64 {
         let pages = self.running.iter().map(|running| {
             let held = self.cache.sequence(running.seq).expect("running").pages();
             let most = self.most_pages(running.seq, &running.task);
             let promised = if running.reading { self.promised_to(running) } else { Pages::ZERO };
-            most.saturating_sub(held + promised)
+            most.saturating_sub((held + promised).0.into())
         });
         pages.sum()
     }
 
     /// The most pages a sequence can come to hold, its choices to come among them: each may copy the shared page it
     /// writes into.
-    fn most_pages(&self, seq: SeqId, task: &Task) -> Pages {
+    fn most_pages(&self, seq: SeqId, task: &Task) -> u64 {
         let known = self.cache.sequence(seq).expect("running").prompt().len();
         let left = task.shared.request.max_tokens.saturating_sub(task.generated);
         let end =
             known.checked_add(Tokens(left)).map_or(self.config.max_len, |end| end.min(self.config.max_len));
         let groups = self.cache.settings().windows.len() as u32;
-        let forks = task.forks_to_come();
+        let forks = u64::from(task.forks_to_come());
         let each = (self.pages_for(end) + Pages(groups)).saturating_sub(self.pages_for(known));
-        self.pages_for(end) + Pages(each.0.saturating_mul(forks))
+        u64::from(self.pages_for(end).0) + u64::from(each.0) * forks
     }
 
     /// Puts the beginning into the step; `false` if there was no room for it.

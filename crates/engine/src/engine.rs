@@ -80,8 +80,6 @@ pub struct StepReport {
     /// Plan and commit.
     pub plan: Duration,
     pub run: Duration,
-    /// Part of it: telling what had happened before.
-    pub told: Duration,
     /// Publishing what was computed, adding what was chosen.
     pub publish: Duration,
     /// Choosing tokens, their text, stop rules, events.
@@ -159,13 +157,15 @@ impl Engine {
     pub fn submit(&mut self, accepted: Accepted) {
         let arrival = self.now;
         let EngineConfig { aging, time_limit, .. } = self.config;
-        let task = Box::new(Task::new(&accepted, arrival, self.tokenizer.as_ref(), aging, time_limit));
+        let Accepted { id, request, prompt, place } = accepted;
+        let tokenizer = self.tokenizer.as_ref();
+        let task = Box::new(Task::new(id, request, prompt.len(), arrival, tokenizer, aging, time_limit));
         let request = &task.shared.request;
         self.metrics.request_prompt_tokens.observe(f64::from(task.shared.prompt_len.0));
         self.metrics.request_choices.observe(f64::from(request.choices));
         self.metrics.request_max_tokens.observe(f64::from(request.max_tokens));
         self.groups.insert(task.id(), Group::new(&task, arrival));
-        self.queue.push(Waiting { task, prompt: accepted.prompt, place: Some(accepted.place) });
+        self.queue.push(Waiting { task, prompt, place: Some(place) });
     }
 
     /// Ends a request when the next step is planned. One that has ended already is left alone.
@@ -204,9 +204,7 @@ impl Engine {
             report.prompt_tokens = self.prompt_tokens;
             report.plan = began.elapsed();
             let started = self.start();
-            let mark = Instant::now();
             tell(events);
-            report.told = mark.elapsed();
             let ran = started.and_then(|()| self.wait());
             report.run = began.elapsed() - report.plan;
             self.now = Timestamp(self.now.0 + began.elapsed().as_micros() as u64);

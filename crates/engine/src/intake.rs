@@ -3,6 +3,7 @@
 use crate::request::{Accepted, Request, RequestId, SubmitError};
 use octavo_kv::{Prompt, Settings};
 use octavo_types::Tokens;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -76,8 +77,12 @@ impl Intake {
     }
 
     /// Checks and hashes a request, and takes a place in the queue for it.
-    pub fn accept(&self, request: Request) -> Result<Accepted, SubmitError> {
+    pub fn accept(&self, mut request: Request) -> Result<Accepted, SubmitError> {
         self.check(&request)?;
+        if !request.stop_tokens.is_sorted_by(|a, b| a < b) {
+            request.stop_tokens =
+                BTreeSet::from_iter(request.stop_tokens.iter().copied()).into_iter().collect();
+        }
         let place = self.enter()?;
         let tokens = request.prompt.clone();
         let prompt = Prompt::new(tokens, request.scope, self.settings.page_size)?;

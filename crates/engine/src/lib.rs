@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+mod answer;
 mod batch;
 mod cache_pool;
 mod config;
@@ -32,6 +33,7 @@ mod thread;
 mod warm_up;
 mod zeroing;
 
+pub use answer::{Answer, NoAnswer};
 pub use batch::{Batch, Wanted};
 pub use cache_pool::{
     AdvanceError, AllocateError, CachePool, CacheView, Gathered, KvPool, PoolError, UpdateError, ViewError,
@@ -53,4 +55,4 @@ pub use sampler::{
     logprobs_of,
 };
 pub use score::ScoreError;
-pub use thread::{EngineHandle, NoAnswer, Sink, Ticket};
+pub use thread::{EngineHandle, Sink, Ticket};

@@ -245,7 +245,7 @@ fn choose_token(
     let shared = task.shared.clone();
     let request = &shared.request;
     let token = sampled.token;
-    if request.stop_tokens.contains(&token) {
+    if request.stop_tokens.binary_search(&token).is_ok() {
         let end = End { reason: FinishReason::Stop, matched: None, counts: false };
         return Ok(Chosen { sampled, text: String::new(), end: Some(end) });
     }
@@ -279,7 +279,7 @@ fn sample(task: &mut Task, logits: &mut [f32], known: Tokens) -> Result<Sampled,
     let mut raw = None;
     if task.generated < request.min_tokens {
         raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
-        for &stop in &request.stop_tokens {
+        for &stop in request.stop_tokens.iter() {
             if let Some(logit) = logits.get_mut(stop as usize) {
                 *logit = f32::NEG_INFINITY;
             }

@@ -35,7 +35,7 @@ impl Engine {
     }
 
     /// Nobody has used them since: those of the open step are not in use yet. What could not be zeroed is tried again.
-    fn zero_freed(&mut self) -> Result<(), String> {
+    pub(crate) fn zero_freed(&mut self) -> Result<(), String> {
         let Some(freed) = &self.freed else { return Ok(()) };
         let (runner, pages) = (&mut self.runner, freed.take());
         if pages.is_empty() {

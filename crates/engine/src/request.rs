@@ -5,6 +5,7 @@ use crate::sampler::{SamplingError, SamplingParams};
 use octavo_kv::{Prompt, Scope, TooLong};
 use octavo_text::StopStrings;
 use octavo_types::{Pages, Tokens};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request, as long as the engine runs.
@@ -29,7 +30,7 @@ pub struct Request {
     /// Before so many were generated, neither a token nor a string ends the text.
     pub min_tokens: u32,
     /// Tokens that end the text; they are not part of it.
-    pub stop_tokens: Vec<u32>,
+    pub stop_tokens: Arc<[u32]>,
     /// Text that ends the text.
     pub stop_strings: Option<StopStrings>,
     /// What the text must look like.
@@ -55,7 +56,7 @@ impl Request {
             sampling: SamplingParams::default(),
             max_tokens,
             min_tokens: 0,
-            stop_tokens: Vec::new(),
+            stop_tokens: Arc::default(),
             stop_strings: None,
             constraint: None,
             choices: 1,
@@ -110,8 +111,5 @@ pub struct Accepted {
 impl Accepted {
     pub fn id(&self) -> RequestId {
         self.id
-    }
-    pub fn prompt_len(&self) -> Tokens {
-        self.prompt.len()
     }
 }

@@ -18,6 +18,8 @@ pub enum ScoreError {
     Admit(#[from] AdmitError),
     #[error("the text does not fit the KV cache: {0}; give it more memory")]
     Schedule(#[from] ScheduleError),
+    #[error("freed pages could not be zeroed: {0}")]
+    Zeroing(String),
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -55,6 +57,7 @@ impl Engine {
             let n = self.config.chunk.0.min(len - at);
             self.cache.schedule(seq, n, Claim::Running)?;
             self.batch.fill(&self.cache, |_| Wanted::All);
+            self.zero_freed().map_err(ScoreError::Zeroing)?;
             self.runner.step(&self.batch, &mut self.logits)?;
             self.cache.complete();
             for row in 0..n.0 {

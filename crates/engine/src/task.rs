@@ -2,7 +2,7 @@
 
 use crate::constraint::Constraint;
 use crate::event::FinishReason;
-use crate::request::{Accepted, Request, RequestId};
+use crate::request::{Request, RequestId};
 use crate::sampler::{Sampler, TokenLogprobs};
 use octavo_backend::Choice;
 use octavo_text::{SpecialTokens, StopStrings, TextStream, Tokenizer};
@@ -100,14 +100,14 @@ pub(crate) struct Task {
 impl Task {
     /// The first choice of a request that was just taken in.
     pub(crate) fn new(
-        accepted: &Accepted,
+        id: RequestId,
+        request: Request,
+        prompt_len: Tokens,
         arrival: Timestamp,
         tokenizer: Option<&Tokenizer>,
         aging: Duration,
         time_limit: Option<Duration>,
     ) -> Self {
-        let request = accepted.request.clone();
-        let prompt_len = accepted.prompt.len();
         let limit = request.time_limit.or(time_limit);
         let deadline = limit.map(|limit| {
             Timestamp(arrival.0.saturating_add(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX)))
@@ -117,7 +117,7 @@ impl Task {
             params.logprobs = params.logprobs.or(Some(0));
         }
         let sampler = Sampler::new(params, &request.prompt).expect("checked when it was accepted");
-        let order = Order::new(arrival, &request, accepted.id, aging);
+        let order = Order::new(arrival, &request, id, aging);
         let prompt_logprobs = match request.prompt_logprobs {
             Some(_) => vec![None; prompt_len.as_usize()],
             None => Vec::new(),
@@ -134,7 +134,7 @@ impl Task {
             last_token: None,
             progress: Tokens::ZERO,
             computed_before: Tokens::ZERO,
-            shared: Arc::new(Shared { id: accepted.id, request, prompt_len, deadline }),
+            shared: Arc::new(Shared { id, request, prompt_len, deadline }),
         }
     }
 

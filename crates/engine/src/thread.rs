@@ -1,5 +1,6 @@
 //! The engine on a thread of its own, and the handle everybody else has.
 
+use crate::answer::{Answer, Reply, question};
 use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure};
 use crate::intake::Intake;
@@ -21,24 +22,15 @@ pub type Sink = Box<dyn FnMut(Event) + Send>;
 enum Command {
     Submit(Box<Accepted>, Sink),
     Cancel(RequestId),
-    Report(Sender<CacheReport>),
-    Audit(Sender<AuditReport>),
-    Pin(Prompt, Sender<Result<(PinId, Tokens), PinError>>),
-    Unpin(PinId, Sender<Result<(), PinError>>),
-    DropPrefixes(Sender<Pages>),
+    Report(Reply<CacheReport>),
+    Audit(Reply<AuditReport>),
+    Pin(Prompt, Reply<Result<(PinId, Tokens), PinError>>),
+    Unpin(PinId, Reply<Result<(), PinError>>),
+    DropPrefixes(Reply<Pages>),
     /// Ends what runs, or cancels it at the deadline; then the thread ends.
     Stop {
         deadline: Instant,
     },
-}
-
-/// The engine did not answer in time, or its thread is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoAnswer {
-    #[error("the engine is in the middle of a step: try again")]
-    Busy,
-    #[error("the engine has stopped")]
-    Stopped,
 }
 
 /// Sends to an engine that runs on its own thread. Clones send to the same.
@@ -102,46 +94,44 @@ impl EngineHandle {
         &self.device
     }
 
-    fn ask<T>(&self, within: Duration, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, NoAnswer> {
-        let (reply, answer) = channel();
-        self.commands.send(command(reply)).map_err(|_| NoAnswer::Stopped)?;
-        answer.recv_timeout(within).map_err(|error| match error {
-            RecvTimeoutError::Timeout => NoAnswer::Busy,
-            RecvTimeoutError::Disconnected => NoAnswer::Stopped,
-        })
+    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Answer<T> {
+        let (reply, answer) = question();
+        // An engine that is gone drops the question, and whoever waits is told.
+        let _ = self.commands.send(command(reply));
+        answer
     }
 
-    /// The cache, page by page. Answered between steps.
-    pub fn report(&self, within: Duration) -> Result<CacheReport, NoAnswer> {
-        self.ask(within, Command::Report)
+    /// The cache, page by page.
+    pub fn report(&self) -> Answer<CacheReport> {
+        self.ask(Command::Report)
     }
     /// Checks that the cache agrees with itself.
-    pub fn audit(&self, within: Duration) -> Result<AuditReport, NoAnswer> {
-        self.ask(within, Command::Audit)
+    pub fn audit(&self) -> Answer<AuditReport> {
+        self.ask(Command::Audit)
     }
     /// Keeps the cached pages of a prompt from eviction; says how many tokens that covers.
-    pub fn pin(
-        &self,
-        prompt: Prompt,
-        within: Duration,
-    ) -> Result<Result<(PinId, Tokens), PinError>, NoAnswer> {
-        self.ask(within, |reply| Command::Pin(prompt, reply))
+    pub fn pin(&self, prompt: Prompt) -> Answer<Result<(PinId, Tokens), PinError>> {
+        self.ask(|reply| Command::Pin(prompt, reply))
     }
-    pub fn unpin(&self, pin: PinId, within: Duration) -> Result<Result<(), PinError>, NoAnswer> {
-        self.ask(within, |reply| Command::Unpin(pin, reply))
+    pub fn unpin(&self, pin: PinId) -> Answer<Result<(), PinError>> {
+        self.ask(|reply| Command::Unpin(pin, reply))
     }
     /// Forgets every cached prefix that nobody uses or pinned; says how many pages that freed.
-    pub fn drop_prefixes(&self, within: Duration) -> Result<Pages, NoAnswer> {
-        self.ask(within, Command::DropPrefixes)
+    pub fn drop_prefixes(&self) -> Answer<Pages> {
+        self.ask(Command::DropPrefixes)
     }
 
     /// Refuses new requests, lets those under way end, and cancels what is left after `within`.
     pub fn stop(&self, within: Duration) {
         self.intake.close();
+        let deadline = Instant::now() + within.min(AGES);
         // An engine that is gone has stopped.
-        let _ = self.commands.send(Command::Stop { deadline: Instant::now() + within });
+        let _ = self.commands.send(Command::Stop { deadline });
     }
 }
+
+/// Longer than anybody waits, and no more than clocks can tell.
+const AGES: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// What runs on the thread.
 struct Service {
@@ -223,7 +213,6 @@ impl Service {
     fn obey(&mut self, command: Command) {
         // An engine that had nothing to do does not know how late it is.
         self.engine.tick(self.now());
-        // Whoever asked may have stopped waiting for the answer.
         match command {
             Command::Submit(accepted, sink) => {
                 self.sinks.insert(accepted.id(), sink);
@@ -234,11 +223,16 @@ impl Service {
                     self.engine.cancel(id);
                 }
             }
-            Command::Report(reply) => drop(reply.send(self.engine.report())),
-            Command::Audit(reply) => drop(reply.send(self.engine.audit())),
-            Command::Pin(prompt, reply) => drop(reply.send(self.engine.pin(&prompt))),
-            Command::Unpin(pin, reply) => drop(reply.send(self.engine.unpin(pin))),
-            Command::DropPrefixes(reply) => drop(reply.send(self.engine.drop_prefixes())),
+            Command::Report(reply) => drop(reply.give(|| self.engine.report())),
+            Command::Audit(reply) => drop(reply.give(|| self.engine.audit())),
+            Command::Pin(prompt, reply) => {
+                // Nobody knows the name of a pin that came too late.
+                if let Some(Ok((pin, _))) = reply.give(|| self.engine.pin(&prompt)) {
+                    self.engine.unpin(pin).expect("it was just made");
+                }
+            }
+            Command::Unpin(pin, reply) => drop(reply.give(|| self.engine.unpin(pin))),
+            Command::DropPrefixes(reply) => drop(reply.give(|| self.engine.drop_prefixes())),
             Command::Stop { deadline } => self.stop_by = Some(deadline),
         }
     }

@@ -47,7 +47,7 @@ fn outputs(events: &Receiver<Event>) -> Outputs {
 /// Asks until the answer is right.
 fn wait_until(handle: &EngineHandle, right: impl Fn(&octavo_engine::CacheReport) -> bool) {
     let began = Instant::now();
-    while !right(&handle.report(SOON).unwrap()) {
+    while !right(&handle.report().wait(SOON).unwrap()) {
         assert!(began.elapsed() < SOON, "it never happened");
     }
 }
@@ -176,7 +176,7 @@ fn stopping_lets_those_under_way_end_and_takes_no_others() {
         assert_eq!(outputs.choices[0].tokens, expected(request, 0, Tokens(96)));
     }
     thread.join().unwrap();
-    assert_eq!(handle.report(SOON).unwrap_err(), NoAnswer::Stopped);
+    assert_eq!(handle.report().wait(SOON).unwrap_err(), NoAnswer::Stopped);
     assert_eq!(handle.intake().waiting(), 0);
 }
 
@@ -206,18 +206,47 @@ fn the_cache_can_be_looked_at_pinned_and_emptied() {
     outputs(&events);
     drop(ticket);
     wait_until(&handle, |report| report.snapshot.pages.used == Pages(0));
-    assert_eq!(handle.audit(SOON).unwrap().problem, None);
-    assert!(handle.report(SOON).unwrap().last_audit.is_some());
+    assert_eq!(handle.audit().wait(SOON).unwrap().problem, None);
+    assert!(handle.report().wait(SOON).unwrap().last_audit.is_some());
     let size = Bench::pool(24, 4).page_size;
     let cached = Prompt::new(prompt(1, 20), Scope::default(), size).unwrap();
-    let (pin, covered) = handle.pin(cached, SOON).unwrap().unwrap();
+    let (pin, covered) = handle.pin(cached).wait(SOON).unwrap().unwrap();
     assert_eq!(covered, Tokens(20));
-    assert_eq!(handle.drop_prefixes(SOON).unwrap(), Pages(0), "pinned pages stay");
-    handle.unpin(pin, SOON).unwrap().unwrap();
-    assert_eq!(handle.unpin(pin, SOON).unwrap(), Err(PinError::Unknown(pin)));
-    assert_eq!(handle.drop_prefixes(SOON).unwrap(), Pages(5));
-    assert_eq!(handle.report(SOON).unwrap().snapshot.pages.free, Pages(24));
+    assert_eq!(handle.drop_prefixes().wait(SOON).unwrap(), Pages(0), "pinned pages stay");
+    handle.unpin(pin).wait(SOON).unwrap().unwrap();
+    assert_eq!(handle.unpin(pin).wait(SOON).unwrap(), Err(PinError::Unknown(pin)));
+    assert_eq!(handle.drop_prefixes().wait(SOON).unwrap(), Pages(5));
+    assert_eq!(handle.report().wait(SOON).unwrap().snapshot.pages.free, Pages(24));
     handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_is_not_answered() {
+    let (handle, thread) = start(Duration::ZERO);
+    let ((send, events), (go, gate)) = (channel(), channel());
+    // The engine waits in the midst of a step, as soon as the prompt is cached.
+    let sink = Box::new(move |event: Event| {
+        let holds = matches!(event, Event::Token(_));
+        send.send(event).unwrap();
+        if holds {
+            gate.recv().unwrap();
+        }
+    });
+    let _ticket = handle.submit(Request::new(prompt(1, 20), 1), sink).unwrap();
+    while !matches!(events.recv_timeout(SOON).unwrap(), Event::Token(_)) {}
+    let size = Bench::pool(24, 4).page_size;
+    let cached = Prompt::new(prompt(1, 20), Scope::default(), size).unwrap();
+    drop(handle.pin(cached.clone()));
+    let mut late = handle.pin(cached);
+    assert_eq!(late.wait(Duration::ZERO).unwrap_err(), NoAnswer::Busy);
+    go.send(()).unwrap();
+    let (pin, covered) = late.wait(SOON).unwrap().unwrap();
+    assert_eq!(covered, Tokens(20));
+    handle.unpin(pin).wait(SOON).unwrap().unwrap();
+    assert_eq!(handle.drop_prefixes().wait(SOON).unwrap(), Pages(5), "no pin is left that nobody knows");
+    // However long one would wait.
+    handle.stop(Duration::MAX);
     thread.join().unwrap();
 }
 

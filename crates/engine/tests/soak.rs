@@ -27,7 +27,7 @@ fn request(random: &mut Random) -> Request {
     let temperature = if random.below(2) == 0 { 0.0 } else { 1.0 };
     let sampling =
         SamplingParams { temperature, seed: random.below(1000).into(), ..SamplingParams::default() };
-    let stop_tokens = vec![random.below(64)];
+    let stop_tokens = [random.below(64)].into();
     let priority = random.below(5) as i32 - 2;
     let request = Request::new(text, random.below(25));
     Request { choices, best_of, sampling, stop_tokens, priority, ..request }

@@ -34,6 +34,18 @@ fn no_page_has_anything_in_it_when_somebody_else_begins_to_fill_it() {
 }
 
 #[test]
+fn scoring_finds_its_pages_empty_too_and_what_it_leaves_cached_stays() {
+    let mut bench = bench(true, true);
+    for (who, len) in [(1, 9), (2, 12), (3, 12)] {
+        bench.engine.score(prompt(who, len), &mut |_, _| ()).unwrap();
+    }
+    let ids = [1, 2, 3].map(|who| bench.send(Request::new(prompt(who, 14), 4)));
+    bench.run();
+    ids.into_iter().for_each(|id| bench.assert_right(id));
+    bench.assert_nothing_left();
+}
+
+#[test]
 fn without_it_pages_keep_what_they_held() {
     let mut bench = bench(false, false);
     let ids = [1, 2, 3, 4, 5].map(|who| bench.send(Request::new(prompt(who, 12), 4)));

@@ -309,7 +309,7 @@ impl KvCache {
                     return self.pool.revive(page, owner);
                 }
                 // Its last holder is letting go on another thread just now.
-                Err(RefError::NotHeld { .. }) => self.drain(),
+                Err(RefError::NotHeld { .. }) => self.take_in(),
                 Err(error) => panic!("{error}"),
             }
         }

@@ -110,20 +110,25 @@ impl KvCache {
         reclaimed
     }
 
+    /// [Takes in](Self::take_in) pages, and evicts what is cached beyond the limit.
+    pub(crate) fn drain(&mut self) {
+        self.take_in();
+        if let Some(limit) = self.settings.cached_limit
+            && self.cached > limit
+        {
+            self.evict(self.cached - limit);
+        }
+    }
+
     /// Takes in the pages whose last holder let go, on whatever thread: indexed ones stay as cached pages, the
     /// others become free.
-    pub(crate) fn drain(&mut self) {
+    pub(crate) fn take_in(&mut self) {
         let mut pages = std::mem::take(&mut self.returned);
         self.pool.drain(&mut pages);
         pages.retain(|page| !self.keep(*page));
         self.recycle(&pages);
         pages.clear();
         self.returned = pages;
-        if let Some(limit) = self.settings.cached_limit
-            && self.cached > limit
-        {
-            self.evict(self.cached - limit);
-        }
     }
 
     fn keep(&mut self, page: PageId) -> bool {

@@ -47,8 +47,4 @@ impl Sequence {
     pub fn pages(&self) -> Pages {
         self.tables.iter().map(Table::held).sum()
     }
-    /// When a step last read or wrote this sequence's pages.
-    pub fn last_step(&self) -> Timestamp {
-        self.last_step
-    }
 }

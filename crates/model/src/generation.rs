@@ -14,7 +14,6 @@ pub struct GenerationConfig {
     pub repetition_penalty: Option<f32>,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
-    pub bos: Vec<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -27,7 +26,6 @@ struct Raw {
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
     eos_token_id: Option<OneOrMany>,
-    bos_token_id: Option<OneOrMany>,
 }
 
 impl GenerationConfig {
@@ -56,7 +54,6 @@ impl GenerationConfig {
             min_p: raw.min_p,
             repetition_penalty: raw.repetition_penalty,
             eos: raw.eos_token_id.map(OneOrMany::into_vec).unwrap_or_default(),
-            bos: raw.bos_token_id.map(OneOrMany::into_vec).unwrap_or_default(),
         })
     }
 }

@@ -29,9 +29,9 @@ pub use llm::{Llm, LlmError, LoadError, Serving};
 pub use load::Loading;
 pub use octavo_backend::WeightFormat;
 pub use octavo_engine::{
-    Accepted, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError, Counter,
-    Engine, EngineConfig, EngineHandle, Event, Events, Failure, FinishReason, Finished, Finishes, Flow,
-    Gauge, Grammar, GrammarError, Histogram, Intake, MAX_LOGPROBS, Metrics, NewToken, NoAnswer, Output,
+    Accepted, Answer, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError,
+    Counter, Engine, EngineConfig, EngineHandle, Event, Events, Failure, FinishReason, Finished, Finishes,
+    Flow, Gauge, Grammar, GrammarError, Histogram, Intake, MAX_LOGPROBS, Metrics, NewToken, NoAnswer, Output,
     Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams, ScoreError,
     SequenceReport, Sink, StepReport, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
 };

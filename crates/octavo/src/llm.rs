@@ -159,7 +159,7 @@ impl Llm {
 
     /// The likeliest continuation, as text.
     pub fn complete(&mut self, prompt: Vec<u32>, max_tokens: u32) -> Result<String, LlmError> {
-        let request = Request { stop_tokens: self.stop_tokens(), ..Request::new(prompt, max_tokens) };
+        let request = Request { stop_tokens: self.stop_tokens().into(), ..Request::new(prompt, max_tokens) };
         let mut outputs = self.engine.generate(vec![request], &mut |_, _| Flow::Continue)?;
         let Outputs { mut choices, failure, .. } = outputs.remove(0);
         match failure {

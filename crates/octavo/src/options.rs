@@ -30,7 +30,7 @@ pub enum KvBackend {
 /// How much memory keys and values may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KvMemory {
-    /// Enough for `max_batch` sequences of the full length.
+    /// Enough for `max_batch` sequences of the full length, or as much as there is room for.
     #[default]
     Automatic,
     Bytes(Bytes),

@@ -4,8 +4,8 @@ use crate::errors::{runtime, value};
 use crate::options;
 use crate::stats;
 use octavo::{
-    ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Loading, Message, NoAnswer, RequestId,
-    Source, Texts,
+    Answer, ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Loading, Message, NoAnswer,
+    RequestId, Source, Texts,
 };
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError};
 use pyo3::prelude::*;
@@ -42,18 +42,17 @@ impl Engine {
         Ok(&self.handle)
     }
 
-    /// Asks again until the engine is between two steps, looking for Ctrl-C meanwhile.
-    fn ask<T: Send>(
-        &self,
-        py: Python<'_>,
-        question: impl Fn(&EngineHandle) -> Result<T, NoAnswer> + Send + Sync,
-    ) -> PyResult<T> {
+    /// Waits until the engine is between two steps, looking for Ctrl-C meanwhile.
+    fn ask<T: Send>(&self, py: Python<'_>, question: impl FnOnce(&EngineHandle) -> Answer<T>) -> PyResult<T> {
+        let mut answer = question(self.handle()?);
         loop {
-            let handle = self.handle()?;
-            match py.detach(|| question(handle)) {
+            match py.detach(|| answer.wait(GLANCE)) {
                 Ok(answer) => return Ok(answer),
                 Err(NoAnswer::Busy) => py.check_signals()?,
-                Err(NoAnswer::Stopped) => return Err(runtime(NoAnswer::Stopped)),
+                // Most likely it was closed meanwhile.
+                Err(NoAnswer::Stopped) => {
+                    return Err(self.handle().err().unwrap_or(runtime(NoAnswer::Stopped)));
+                }
             }
         }
     }
@@ -165,7 +164,7 @@ impl Engine {
 
     /// As it is between two steps.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let report = self.ask(py, |handle| handle.report(GLANCE))?;
+        let report = self.ask(py, EngineHandle::report)?;
         let running: HashSet<RequestId> = report.sequences.iter().map(|sequence| sequence.request).collect();
         let snapshot = report.snapshot;
         let dict = PyDict::new(py);
@@ -180,12 +179,12 @@ impl Engine {
 
     /// Forgets the prefixes that nobody uses; says how many blocks that freed.
     fn drop_prefixes(&self, py: Python<'_>) -> PyResult<u32> {
-        Ok(self.ask(py, |handle| handle.drop_prefixes(GLANCE))?.0)
+        Ok(self.ask(py, EngineHandle::drop_prefixes)?.0)
     }
 
     /// What is wrong with the cache, if anything.
     fn audit(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.ask(py, |handle| handle.audit(GLANCE))?.problem)
+        Ok(self.ask(py, EngineHandle::audit)?.problem)
     }
 
     /// Ends what runs, within so many seconds, and waits for the thread.

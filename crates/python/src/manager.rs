@@ -213,7 +213,7 @@ impl Manager {
         let counts = counts("num_tokens", &seq_ids, &num_tokens)?;
         let slots = py.detach(|| {
             let books = self.0.lock_detached();
-            let mut slots = Vec::with_capacity(counts.iter().map(|n| n.as_usize()).sum());
+            let mut slots = Vec::new();
             // All ids first: the lookups do not wait for each other.
             let seqs = books.seqs(&seq_ids.0)?;
             let asked = seq_ids.0.iter().zip(seqs).zip(starts.iter().zip(&counts));

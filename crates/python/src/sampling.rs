@@ -61,7 +61,7 @@ impl Raw {
                 logprobs: self.logprobs,
             },
             min_tokens: self.min_tokens,
-            stop_tokens,
+            stop_tokens: stop_tokens.into(),
             stop_strings: match self.stop.as_slice() {
                 [] => None,
                 stops => Some(StopStrings::new(stops, kept).map_err(value)?),

@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).parents[1]
 
 
 def test_the_bench_prints_its_figures_as_json():
-    command = [sys.executable, HERE / "benches" / "seeds004.py", "--repeats", "2", "--sequences", "8", "--json", "-"]
+    command = [sys.executable, HERE / "benches" / "pure_python.py", "--repeats", "2", "--sequences", "8", "--json", "-"]
     rows = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     assert len(rows) == 4
     for row in rows:
@@ -18,14 +18,14 @@ def test_the_bench_prints_its_figures_as_json():
 
 def test_both_sides_of_the_bench_compute_the_same():
     sys.path.insert(0, str(HERE / "benches"))
-    import seeds004
+    import pure_python
 
-    for kind in (seeds004.Decode, seeds004.Prefill):
+    for kind in (pure_python.Decode, pure_python.Prefill):
         case = kind(8)
         offsets = [[slot % 16 for slot in slots.tolist()] for slots in case.document()]
         assert [[slot % 16 for slot in slots.tolist()] for slots in case.one_by_one()] == offsets
         assert [slot % 16 for slot in case.octavo().tolist()] == sum(offsets, [])
-    for kind in (seeds004.Sequences, seeds004.Blocks):
+    for kind in (pure_python.Sequences, pure_python.Blocks):
         case = kind(8)
         case.document(), case.one_by_one(), case.octavo()
         books = [getattr(side, "allocator", side) for side in (case.theirs, case.mine)]

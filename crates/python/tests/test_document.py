@@ -11,7 +11,7 @@ import torch
 import octavo.kv_cache as ours
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "benches"))
-import seeds004_classes as document  # noqa: E402
+import pure_python_classes as document  # noqa: E402
 
 
 def test_the_documents_tests_are_unchanged_but_for_their_import():

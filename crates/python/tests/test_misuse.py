@@ -67,6 +67,13 @@ def test_wrong_rows_are_refused(small):
     assert (cache.layers == 0).all()
 
 
+def test_positions_that_are_not_there_take_no_memory(small):
+    cache = KVCacheManager(small())
+    cache.allocate_sequence(5, 20)
+    with pytest.raises(IndexError):
+        cache.get_slot_mappings([5] * 8, [0] * 8, [2**32 - 1] * 8)
+
+
 def test_a_freed_sequence_is_gone(small):
     cache = KVCacheManager(small())
     cache.allocate_sequence(5, 20)

@@ -45,7 +45,7 @@ pub(crate) async fn look(app: &Arc<App>) -> State {
         return state.clone();
     }
     let handle = app.handle.clone();
-    let answer = tokio::task::spawn_blocking(move || handle.audit(WITHIN)).await;
+    let answer = tokio::task::spawn_blocking(move || handle.audit().wait(WITHIN)).await;
     let state = match answer {
         Ok(Ok(audit)) => State::Audited(audit.into()),
         Ok(Err(NoAnswer::Busy)) => State::Busy,

@@ -7,7 +7,7 @@ use crate::metrics::Exporter;
 use crate::wire::error::ApiError;
 use crate::wire::prompt::Room;
 use axum::http::StatusCode;
-use octavo::{EngineHandle, KvSpec, NoAnswer, Texts};
+use octavo::{Answer, EngineHandle, KvSpec, Texts};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::OwnedSemaphorePermit;
@@ -137,11 +137,11 @@ impl App {
     pub(crate) async fn ask<T, F>(self: &Arc<Self>, question: F) -> Result<T, ApiError>
     where
         T: Send + 'static,
-        F: FnOnce(&EngineHandle, Duration) -> Result<T, NoAnswer> + Send + 'static,
+        F: FnOnce(&EngineHandle) -> Answer<T> + Send + 'static,
     {
         let handle = self.handle.clone();
         let _turn = self.limits.question().await;
-        let answer = tokio::task::spawn_blocking(move || question(&handle, ANSWER_WITHIN)).await;
+        let answer = tokio::task::spawn_blocking(move || question(&handle).wait(ANSWER_WITHIN)).await;
         let answer = answer.map_err(|_| ApiError::internal("the question to the engine broke off"))?;
         Ok(answer?)
     }

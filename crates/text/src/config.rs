@@ -68,11 +68,6 @@ impl TokenizerConfig {
         self.add_bos
     }
 
-    /// The source of a chat template by name; a model with a single one calls it `default`.
-    pub fn template(&self, name: &str) -> Option<&str> {
-        self.templates.get(name).map(String::as_str)
-    }
-
     pub(crate) fn special(&self) -> &BTreeMap<String, String> {
         &self.special
     }

@@ -128,11 +128,6 @@ impl StopStrings {
         &self.held
     }
 
-    /// Which stop string ended the text.
-    pub fn stopped(&self) -> Option<usize> {
-        self.stopped
-    }
-
     /// Takes one byte into every pattern; says which is now complete.
     fn step(&mut self, byte: u8) -> Option<usize> {
         let mut complete: Option<usize> = None;

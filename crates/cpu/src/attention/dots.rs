@@ -94,7 +94,7 @@ impl Arithmetic for Dots {
 
     #[inline(always)]
     unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
-        // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
+        // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more, from a `Line` on.
         unsafe {
             for i in 0..fours(tile.shape.dim) {
                 to.cast::<[__m512i; 2]>().add(i).write(words(keys(tile, i)));

@@ -84,7 +84,7 @@ impl Arithmetic for Integer {
 
     #[inline(always)]
     unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
-        // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more.
+        // SAFETY: a tile's rows are readable; scratch has room for a byte an element, and more, from a `Line` on.
         unsafe {
             for i in 0..fours(tile.shape.dim) {
                 to.cast::<__m512i>().add(i).write(keys(tile, i));

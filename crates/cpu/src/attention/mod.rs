@@ -21,6 +21,7 @@ mod walk;
 #[cfg(target_arch = "x86_64")]
 mod weighted;
 
+use crate::pool::Target;
 use crate::simd::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -75,7 +76,7 @@ pub fn attention(
 ) {
     check(level, qkv, spec, rows, tables, arena, out);
     let tasks = tasks(spec, rows.spans, arena.layout(), pool.threads());
-    let out = Shared(out.data_mut().as_mut_ptr());
+    let out = Target(out.data_mut().as_mut_ptr());
     let weights: Vec<usize> = tasks.iter().map(|task| task.weight).collect();
     pool.run_ranges(&weights, &|range| {
         let works = |task: &Task| -> Vec<Work<'_>> {
@@ -200,7 +201,7 @@ unsafe fn work<'a>(
     spans: &[Span],
     tables: &[TableView<'a>],
     arena: &Arena,
-    out: &Shared,
+    out: &Target<f32>,
 ) -> Work<'a> {
     let (span, dim) = (&spans[task.span], spec.heads.dim);
     let row = span.first_row + task.rows.start;
@@ -223,10 +224,6 @@ unsafe fn work<'a>(
         }
     }
 }
-
-struct Shared(*mut f32);
-// SAFETY: whoever shares it writes to disjoint places.
-unsafe impl Sync for Shared {}
 
 /// # Safety
 /// As [`kernel::run`]; the machine has `level`.

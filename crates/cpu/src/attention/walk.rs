@@ -99,8 +99,13 @@ impl<'a, 'b> Walk<'a, 'b> {
 
     /// How many runs of the next block were fetched: of keys, or of keys and values in turn for one head.
     pub(super) fn fetched(&self) -> usize {
-        let parts = if self.heads.len() > 1 { self.following.map_or(0, <[_]>::len) } else { 2 };
-        self.tile * parts + self.part
+        match self.following.map(<[_]>::len) {
+            // One head has its runs counted otherwise than several: what was fetched for the others is fetched again.
+            Some(heads) if (heads > 1) == (self.heads.len() > 1) => {
+                self.tile * if heads > 1 { heads } else { 2 } + self.part
+            }
+            _ => 0,
+        }
     }
 
     /// Of the first block, so many runs were [`fetched`](Self::fetched): has the others of head `i + 1` fetched, and if

@@ -19,10 +19,6 @@ impl TokenMask {
         self.words.extend_from_slice(words);
     }
 
-    pub fn words(&self) -> &[u32] {
-        &self.words
-    }
-
     pub fn allows(&self, token: u32) -> bool {
         self.words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }

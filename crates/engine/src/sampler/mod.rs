@@ -125,7 +125,7 @@ impl Sampler {
                 *logit = change(*logit);
             }
         };
-        for &(token, bias) in &params.logit_bias {
+        for &(token, bias) in params.logit_bias.iter() {
             change(token, &|logit| logit + bias);
         }
         if params.repetition_penalty != 1.0 {

@@ -1,5 +1,7 @@
 //! How a request wants its tokens chosen.
 
+use std::sync::Arc;
+
 /// The most alternatives that a token's logprobs list.
 pub const MAX_LOGPROBS: u8 = 20;
 
@@ -21,7 +23,7 @@ pub struct SamplingParams {
     /// Subtracted for every time a token was generated.
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens.
-    pub logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Arc<[(u32, f32)]>,
     pub seed: u64,
     /// Says how likely each chosen token was, and so many of the likeliest; 0 for the chosen one alone.
     pub logprobs: Option<u8>,
@@ -37,7 +39,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
+            logit_bias: Arc::default(),
             seed: 0,
             logprobs: None,
         }
@@ -66,7 +68,7 @@ impl SamplingParams {
         within("repetition_penalty", self.repetition_penalty, tiny, 100.0, "above 0 and at most 100")?;
         within("presence_penalty", self.presence_penalty, -2.0, 2.0, "between -2 and 2")?;
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "between -2 and 2")?;
-        for (_, bias) in &self.logit_bias {
+        for (_, bias) in self.logit_bias.iter() {
             within("logit_bias", *bias, -100.0, 100.0, "between -100 and 100")?;
         }
         let logprobs = f32::from(self.logprobs.unwrap_or(0));

@@ -82,7 +82,7 @@ fn penalties_push_away_from_what_was_said() {
 
 #[test]
 fn a_bias_decides() {
-    let params = SamplingParams { logit_bias: vec![(2, 100.0), (99, 5.0)], ..SamplingParams::default() };
+    let params = SamplingParams { logit_bias: [(2, 100.0), (99, 5.0)].into(), ..SamplingParams::default() };
     assert_eq!(sampled(params, &[1.0, 0.8, 0.5], 1), [2]);
 }
 
@@ -181,7 +181,7 @@ fn logprobs_are_of_the_models_own_distribution() {
     let mask: TokenMask = [0].into_iter().collect();
     let changed = SamplingParams {
         temperature: 0.3,
-        logit_bias: vec![(1, -50.0)],
+        logit_bias: [(1, -50.0)].into(),
         repetition_penalty: 2.0,
         logprobs: Some(3),
         ..SamplingParams::default()
@@ -204,7 +204,7 @@ fn nothing_that_changes_the_choice_changes_the_logprobs() {
     let asked = SamplingParams { logprobs: Some(4), ..SamplingParams::default() };
     let changes = [
         (SamplingParams { temperature: 0.7, ..asked.clone() }, None),
-        (SamplingParams { logit_bias: vec![(2, 9.0)], ..asked.clone() }, None),
+        (SamplingParams { logit_bias: [(2, 9.0)].into(), ..asked.clone() }, None),
         (SamplingParams { repetition_penalty: 9.0, ..asked.clone() }, None),
         (SamplingParams { presence_penalty: 2.0, ..asked.clone() }, None),
         (asked, Some(&mask)),

@@ -44,7 +44,8 @@ pub fn speak_with(constraint: &mut Constraint, seed: u64, mut watch: impl FnMut(
     for close in ["}", "]", "\"", ")", "\"}", "]}", "]]"] {
         bias.extend(tokenizer().token_id(close).map(|token| (token, 5.0)));
     }
-    let params = SamplingParams { temperature: 1.0, logit_bias: bias, seed, ..SamplingParams::default() };
+    let params =
+        SamplingParams { temperature: 1.0, logit_bias: bias.into(), seed, ..SamplingParams::default() };
     let mut sampler = Sampler::new(params, &[]).unwrap();
     for position in 0..MAX_TOKENS {
         if constraint.is_complete() && (seed + u64::from(position)).is_multiple_of(4) {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 #[serde(default)]
 pub(super) struct Raw {
     pub architectures: Vec<String>,
-    pub model_type: Option<String>,
     pub text_config: Option<Box<Raw>>,
 
     pub hidden_size: Option<u32>,

@@ -24,7 +24,7 @@ struct Fixed {
     page_size: u32,
     total: u32,
     page_bytes: u64,
-    dtype: String,
+    dtype: &'static str,
     policy: String,
     prefix_cache: bool,
     max_len: u32,
@@ -39,7 +39,7 @@ impl Exporter {
             page_size: settings.page_size.tokens().0,
             total: settings.total.0,
             page_bytes: settings.page_bytes.0,
-            dtype: format!("{:?}", spec.dtype()).to_lowercase(),
+            dtype: spec.dtype().name(),
             policy: settings.policy.to_string(),
             prefix_cache: settings.prefix_cache,
             max_len: handle.intake().max_len().0,
@@ -87,9 +87,19 @@ impl Source {
     }
 }
 
+fn ends(m: &Metrics) -> [(&'static str, u64); 4] {
+    let ends = &m.finished;
+    [
+        ("stop", ends.stop.get()),
+        ("length", ends.length.get()),
+        ("abort", ends.abort.get()),
+        ("error", ends.error.get()),
+    ]
+}
+
 /// The cache before anything ran. An engine that does not answer shows it with its first step.
 fn fresh(handle: &EngineHandle) -> Option<Snapshot> {
-    handle.report(Duration::from_secs(5)).ok().map(|report| report.snapshot)
+    handle.report().wait(Duration::from_secs(5)).ok().map(|report| report.snapshot)
 }
 
 /// Octavo's own names.
@@ -130,13 +140,7 @@ impl Own {
             "Tokens computed again after that",
             m.tokens_recomputed.get(),
         )?;
-        let ends = [
-            ("stop", m.finished.stop.get()),
-            ("length", m.finished.length.get()),
-            ("abort", m.finished.abort.get()),
-            ("error", m.finished.error.get()),
-        ];
-        out.counters("octavo_requests_finished", "Requests by how they ended", "reason", &ends)?;
+        out.counters("octavo_requests_finished", "Requests by how they ended", "reason", &ends(m))?;
         out.histogram(
             "octavo_time_to_first_token_seconds",
             "From arrival to the first token",
@@ -193,7 +197,7 @@ impl Own {
         let fixed = &self.fixed;
         let labels = [
             ("device", fixed.device.as_str()),
-            ("kv_dtype", &fixed.dtype),
+            ("kv_dtype", fixed.dtype),
             ("policy", &fixed.policy),
             ("version", env!("CARGO_PKG_VERSION")),
         ];
@@ -264,7 +268,7 @@ impl Vllm {
         let labels = [
             ("block_size", size.as_str()),
             ("num_gpu_blocks", &total),
-            ("cache_dtype", &fixed.dtype),
+            ("cache_dtype", fixed.dtype),
             ("enable_prefix_caching", if fixed.prefix_cache { "True" } else { "False" }),
         ];
         out.info("vllm:cache_config_info", "How the cache is set up", &labels)
@@ -284,13 +288,7 @@ impl Vllm {
             m.prompt_tokens_cached.get(),
         )?;
         out.counter("vllm:generation_tokens", "Generated tokens", m.generation_tokens.get())?;
-        let ends = [
-            ("stop", m.finished.stop.get()),
-            ("length", m.finished.length.get()),
-            ("abort", m.finished.abort.get()),
-            ("error", m.finished.error.get()),
-        ];
-        out.counters("vllm:request_success", "Requests by how they ended", "finished_reason", &ends)
+        out.counters("vllm:request_success", "Requests by how they ended", "finished_reason", &ends(m))
     }
 
     fn encode_latencies(&self, out: &mut Out<'_>) -> fmt::Result {
@@ -313,7 +311,6 @@ impl Vllm {
 
     fn encode_sizes(&self, out: &mut Out<'_>) -> fmt::Result {
         let m = &self.source.metrics;
-        // Octavo does not follow single pages through their lives; the names are there for those who ask for them.
         for (name, help, histogram) in [
             ("vllm:request_prompt_tokens", "Prompt tokens of a request", &m.request_prompt_tokens),
             ("vllm:request_generation_tokens", "Generated tokens of a request", &m.request_generation_tokens),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::sync::Arc;
 
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let report = app.ask(|handle, within| handle.report(within)).await?;
+    let report = app.ask(|handle| handle.report()).await?;
     Ok(json(StatusCode::OK, &CacheBody::from(report)))
 }
 
@@ -24,7 +24,7 @@ struct Dropped {
 
 /// Forgets every cached prefix that nobody uses or pinned.
 pub(crate) async fn drop_prefixes(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let freed = app.ask(|handle, within| handle.drop_prefixes(within)).await?;
+    let freed = app.ask(|handle| handle.drop_prefixes()).await?;
     Ok(json(StatusCode::OK, &Dropped { freed_pages: freed.0 }))
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, request: Request) -> Result
     });
     let prompt = prompt.await?;
     let prompt_tokens = prompt.len().0;
-    let (id, pinned) = app.ask(move |handle, within| handle.pin(prompt, within)).await??;
+    let (id, pinned) = app.ask(move |handle| handle.pin(prompt)).await??;
     let body = Pinned { id: id.0, object: "cache.pin", pinned_tokens: pinned.0, prompt_tokens };
     Ok(json(StatusCode::CREATED, &body))
 }
@@ -73,7 +73,7 @@ pub(crate) async fn unpin(
     let Ok(id) = id.parse() else {
         return Err(ApiError::new(StatusCode::NOT_FOUND, "no_such_pin", format!("there is no pin {id:?}")));
     };
-    app.ask(move |handle, within| handle.unpin(PinId(id), within)).await??;
+    app.ask(move |handle| handle.unpin(PinId(id))).await??;
     Ok(json(StatusCode::OK, &Unpinned { id, object: "cache.pin", deleted: true }))
 }
 

@@ -67,6 +67,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// No fewer values than the field `name` has, and at most about twice as many.
+    pub(crate) fn values_in(&self, name: &str) -> usize {
+        let (mut values, mut in_text, mut escaped) = (0, false, false);
+        for byte in self.fields.get(name).map_or("", |raw| raw.get()).bytes() {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_text = !in_text,
+                b',' | b'[' | b'{' if !in_text => values += 1,
+                _ => (),
+            }
+        }
+        values
+    }
+
     pub(crate) fn need<T: Deserialize<'a>>(&mut self, name: &str) -> Result<T, ApiError> {
         let value = self.take(name)?;
         value.ok_or_else(|| ApiError::field(self.path(name), "this field is required"))

@@ -8,10 +8,19 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
 
+/// Of JSON in a conversation: such values take many times the memory of their text.
+const MOST_VALUES: usize = 1 << 18;
+
 const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool", "function"];
 
 /// The conversation in the field `messages`.
 pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Vec<Message>, ApiError> {
+    if fields.values_in("messages") > MOST_VALUES {
+        return Err(ApiError::field(
+            "messages",
+            format_args!("there can be at most {MOST_VALUES} values in it"),
+        ));
+    }
     let messages: Vec<RawMessage> = fields.need("messages")?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "a conversation has at least one message"));
@@ -150,6 +159,19 @@ mod tests {
         let text = |text: &str| Part::Text { text: text.into() };
         let parts = messages(parts).unwrap().remove(0);
         assert_eq!(parts.content, Some(Content::Parts(vec![text("a"), text("b")])));
+    }
+
+    #[test]
+    fn a_conversation_has_only_so_many_values() {
+        let of = |values: usize| {
+            format!(r#"[{{"role": "user", "content": "a", "x": [{}1]}}]"#, "[],".repeat(values))
+        };
+        assert_eq!(messages(&of(MOST_VALUES / 2 - 20)).unwrap().len(), 1);
+        let error = messages(&of(MOST_VALUES / 2 + 1)).unwrap_err();
+        assert!(error.message().starts_with("messages: there can be at most 262144"), "{}", error.message());
+        // However many commas a text has.
+        let text = format!(r#"[{{"role": "user", "content": "\\\"{}"}}]"#, ",[{".repeat(MOST_VALUES));
+        assert_eq!(messages(&text).unwrap().len(), 1);
     }
 
     #[test]

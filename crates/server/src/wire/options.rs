@@ -6,6 +6,8 @@ use super::grammar::{self, Named};
 use super::sampling::Sampling;
 use octavo::{Constraint, Request, Scope, StopStrings, StopText, Texts, Tokens};
 use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Everything about a request but its prompt, checked as far as that goes without a model.
@@ -135,10 +137,11 @@ impl Options {
             return Err(ApiError::field("stop_token_ids", message));
         }
         let constraint = self.constraint(texts)?;
-        let mut stop_tokens = self.stop_token_ids.clone();
+        let mut stop_tokens = BTreeSet::from_iter(self.stop_token_ids.iter().copied());
         if !self.ignore_eos {
             stop_tokens.extend(texts.stop_tokens());
         }
+        let stop_tokens: Arc<[u32]> = stop_tokens.into_iter().collect();
         let request = |prompt: Vec<u32>| {
             let room = defaults.max_len.0.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
             let wanted = self.max_tokens.or(defaults.max_tokens).unwrap_or(room);

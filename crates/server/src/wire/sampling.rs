@@ -4,6 +4,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use octavo::SamplingParams;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What was said; the rest is the model's default.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,7 +16,7 @@ pub(crate) struct Sampling {
     repetition_penalty: Option<f32>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
-    logit_bias: Vec<(u32, f32)>,
+    logit_bias: Arc<[(u32, f32)]>,
     seed: Option<u64>,
 }
 
@@ -75,9 +76,10 @@ fn top_k(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-fn logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
-    let biases: BTreeMap<String, f32> = fields.take("logit_bias")?.unwrap_or_default();
-    let entry = |(token, bias): (String, f32)| {
+fn logit_bias(fields: &mut Fields<'_>) -> Result<Arc<[(u32, f32)]>, ApiError> {
+    let named: BTreeMap<String, f32> = fields.take("logit_bias")?.unwrap_or_default();
+    let mut biases = BTreeMap::new();
+    for (token, bias) in named {
         let path = format!("logit_bias.{token}");
         let Ok(token) = token.parse() else {
             return Err(ApiError::field(path, "keys are token ids"));
@@ -85,9 +87,11 @@ fn logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
         if !(-100.0..=100.0).contains(&bias) {
             return Err(ApiError::field(path, format_args!("{bias} is not between -100 and 100")));
         }
-        Ok((token, bias))
-    };
-    biases.into_iter().map(entry).collect()
+        if biases.insert(token, bias).is_some() {
+            return Err(ApiError::field(path, format_args!("token {token} has another bias already")));
+        }
+    }
+    Ok(biases.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -106,7 +110,7 @@ mod tests {
         let said =
             sampling(r#"{"temperature": 0, "top_k": -1, "seed": -1, "logit_bias": {"7": -100}}"#).unwrap();
         let params = said.over(base.clone());
-        let logit_bias = vec![(7, -100.0)];
+        let logit_bias = [(7, -100.0)].into();
         assert_eq!(params, SamplingParams { temperature: 0.0, top_k: 0, seed: u64::MAX, logit_bias, ..base });
     }
 
@@ -122,6 +126,7 @@ mod tests {
             (r#"{"logit_bias": {"5": 101}}"#, "logit_bias.5"),
             (r#"{"logit_bias": {"5": 1e300}}"#, "logit_bias.5"),
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias.x"),
+            (r#"{"logit_bias": {"7": 100, "07": 100}}"#, "logit_bias.7"),
             (r#"{"logit_bias": {"-1": 1}}"#, "logit_bias.-1"),
             (r#"{"logit_bias": {"4294967296": 1}}"#, "logit_bias.4294967296"),
             (r#"{"top_k": -2}"#, "top_k"),

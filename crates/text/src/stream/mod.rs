@@ -12,7 +12,8 @@ use window::Window;
 ///
 /// Invariant: what [`push`](Self::push) returned, joined, and then [`finish`](Self::finish), is the text that
 /// [`Tokenizer::decode`] gives for all tokens at once; no later token changes text already given out, and no
-/// piece splits a character. Memory and time a token do not grow with the sequence.
+/// piece splits a character. Memory and time a token do not grow with the sequence, but for a run of byte tokens, which
+/// is kept until it ends.
 #[derive(Debug)]
 pub struct TextStream {
     tokenizer: Tokenizer,

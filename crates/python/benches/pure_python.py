@@ -1,8 +1,8 @@
 """How much faster than the document's pure-Python classes is a step of 256 sequences?
 
-    python crates/python/benches/seeds004.py [--json -]
+    python crates/python/benches/pure_python.py [--json -]
 
-Both run here, one after the other, over and over; the figures are medians. `seeds004_classes.py` is the document's
+Both run here, one after the other, over and over; the figures are medians. `pure_python_classes.py` is the document's
 file, unchanged; it needs torch.
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 
 import numpy as np
-import seeds004_classes as document
+import pure_python_classes as document
 import torch
 
 import octavo.kv_cache as ours
