@@ -71,6 +71,8 @@ impl Chat<'_> {
         if self.terminal {
             print("> ")?;
         }
+        // What ended the last answer is over.
+        self.interrupted.store(false, Ordering::Relaxed);
         line.clear();
         Ok(std::io::stdin().lock().read_line(line).context("standard input is not text")? > 0)
     }

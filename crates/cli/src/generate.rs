@@ -5,8 +5,9 @@ use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
 use octavo::{FinishReason, Hub, Llm, Message, Output, Request, SamplingParams};
 use serde_json::json;
-use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,11 +98,12 @@ struct Timings {
 
 pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let text = command.read_prompt()?;
+    let json = command.json.as_deref().map(Json::open).transpose()?;
     let start = Instant::now();
     let mut llm = command.model.load(hub)?;
     let load = start.elapsed();
     let prompt = command.encode(&llm, &text)?;
-    let quiet = command.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let quiet = matches!(json, Some(Json::Printed));
     let request = Request {
         sampling: command.sampling.over(llm.default_sampling()),
         stop_tokens: if command.ignore_eos { Arc::default() } else { llm.stop_tokens().into() },
@@ -110,9 +112,34 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let interrupted = crate::interrupt::flag()?;
     let Answer { output, prefill, decode } = crate::answer::run(&mut llm, request, quiet, &interrupted)?;
     let timings = Timings { load, prefill, decode };
-    match &command.json {
-        Some(path) => write_json(path, &llm, &prompt, &output, &timings),
+    match json {
+        Some(json) => json.write(&in_json(&llm, &prompt, &output, &timings)),
         None => Ok(()),
+    }
+}
+
+/// Where the answer goes as JSON. Opened before there is one, so that none is lost for a wrong path.
+enum Json {
+    Printed,
+    File(File, PathBuf),
+}
+
+impl Json {
+    fn open(path: &Path) -> Result<Self> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Printed);
+        }
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self::File(file, path.to_owned()))
+    }
+
+    fn write(self, object: &serde_json::Value) -> Result<()> {
+        match self {
+            Self::Printed => crate::output::print(format_args!("{object}\n")).map(|_| ()),
+            Self::File(mut file, path) => {
+                writeln!(file, "{object}").with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
     }
 }
 
@@ -152,15 +179,9 @@ impl Command {
     }
 }
 
-fn write_json(
-    path: &std::path::Path,
-    llm: &Llm,
-    prompt: &[u32],
-    output: &Output,
-    timings: &Timings,
-) -> Result<()> {
+fn in_json(llm: &Llm, prompt: &[u32], output: &Output, timings: &Timings) -> serde_json::Value {
     let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-    let object = json!({
+    json!({
         "model": llm.name(),
         "device": llm.device(),
         "prompt_token_ids": prompt,
@@ -178,9 +199,5 @@ fn write_json(
             "prompt_tokens_per_second": rate(prompt.len(), timings.prefill),
             "tokens_per_second": rate(output.tokens.len().saturating_sub(1), timings.decode),
         },
-    });
-    if path.as_os_str() == "-" {
-        return crate::output::print(format_args!("{object}\n")).map(|_| ());
-    }
-    std::fs::write(path, format!("{object}\n")).with_context(|| format!("cannot write {}", path.display()))
+    })
 }

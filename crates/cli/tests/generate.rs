@@ -114,6 +114,24 @@ fn a_model_directory_works_like_the_built_in_one() {
 }
 
 #[test]
+fn a_model_whose_own_defaults_make_no_sense_is_refused() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+    let model = std::env::temp_dir().join(format!("octavo-defaults-{}", std::process::id()));
+    std::fs::create_dir_all(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(demo.join(name), model.join(name)).unwrap();
+    }
+    std::fs::write(model.join("generation_config.json"), r#"{"top_p": 0}"#).unwrap();
+    let output = octavo(&["generate", "x", "--model", model.to_str().unwrap()]);
+    std::fs::remove_dir_all(&model).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && error.contains("generation_config.json of the model: top_p"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_cannot_work_is_refused_with_what_to_do() {
     let refused = |args: &[&str], part: &str| {
         let output = octavo(args);
@@ -122,6 +140,7 @@ fn what_cannot_work_is_refused_with_what_to_do() {
         assert!(output.stdout.is_empty());
     };
     refused(&["generate", "x", "--model", "/no/such/folder"], "config.json");
+    refused(&["generate", "x", "--json", "/no/such/folder/x"], "cannot write /no/such/folder/x");
     refused(&["generate", "x", "--page-size", "0"], "--page-size must be at least 1");
     refused(&["generate", "x", "--chunk", "0"], "--chunk must be at least 1");
     refused(&["generate", "x", "--kv-memory", "lots"], "lots");

@@ -163,7 +163,7 @@ fn values_that_cannot_work_are_refused_with_what_to_do() {
         (["--time-limit", "0"], "1..=86400"),
         (["--chunk", "0"], "--chunk must be at least 1"),
         (["--max-model-len", "1"], "at least 2"),
-        (["--max-model-len", "5000"], "choose 1 to 4096"),
+        (["--max-model-len", "5000"], "choose 2 to 4096"),
         (["--threads", "0"], "--threads"),
         (["--max-body", "10"], "at least 1 KiB"),
         (["--max-requests", "0"], "at least 1"),

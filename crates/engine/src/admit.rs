@@ -80,7 +80,7 @@ impl Engine {
                 return false;
             }
             if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
-                self.send_back(at, place);
+                self.send_back(at, &hit, place);
             }
             self.blocked_with = Some(Blocked { id, room: before, step: self.metrics.steps.get() });
             return false;
@@ -143,9 +143,9 @@ impl Engine {
     }
 
     /// Undoes an admission: it waits where it waited.
-    fn send_back(&mut self, at: usize, place: Option<Place>) {
+    fn send_back(&mut self, at: usize, hit: &Hit, place: Option<Place>) {
         let Running { task, seq, .. } = self.running.remove(at);
-        let prompt: Prompt = self.cache.preempt(seq).expect("it is not in the step");
+        let prompt: Prompt = self.cache.withdraw(seq, hit).expect("it is not in the step");
         self.queue.push(Waiting { task, prompt, place });
     }
 

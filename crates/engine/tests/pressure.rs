@@ -70,6 +70,9 @@ fn with_a_small_pool_and_many_long_prompts_everyone_completes_in_turn() {
     bench.assert_all_right();
     let begins: Vec<_> = ids.iter().map(|id| bench.began_in(*id)).collect();
     assert!(begins.is_sorted(), "nobody is passed by one who came later: {begins:?}");
+    let lookups = bench.engine.cache().snapshot().counters.lookups;
+    let preempted = bench.engine.metrics().preemptions.get();
+    assert_eq!(lookups, 40 + preempted, "what was found for one who did not fit then counts once it does");
     bench.assert_nothing_left();
 }
 

@@ -364,6 +364,14 @@ impl KvCache {
         self.preempt(id).map(drop)
     }
 
+    /// Undoes an admission that found `hit`: as [`preempt`](Self::preempt), and what was looked up does not count. For
+    /// a sequence that ran in no step.
+    pub fn withdraw(&mut self, id: SeqId, hit: &Hit) -> Result<Prompt, ReleaseError> {
+        let prompt = self.preempt(id)?;
+        self.counters.forget_lookup(prompt.len(), hit);
+        Ok(prompt)
+    }
+
     /// As `free`, and hands the tokens back, hashed, so that the sequence can be admitted again.
     pub fn preempt(&mut self, id: SeqId) -> Result<Prompt, ReleaseError> {
         let sequence = self.sequence(id)?;

@@ -141,15 +141,29 @@ impl Counters {
         self.hit_tokens += u64::from(hit.tokens.0);
         self.missed_tokens += u64::from((prompt - hit.tokens).0);
         self.partial_copies += u64::from(hit.copied > Tokens::ZERO);
-        let stops = &mut self.stops;
-        *match hit.stop {
-            Stop::WholePrompt => &mut stops.whole_prompt,
-            Stop::PageNotFull { .. } => &mut stops.page_not_full,
-            Stop::Evicted { .. } => &mut stops.evicted,
-            Stop::NeverSeen { .. } => &mut stops.never_seen,
-            Stop::Differs { .. } => &mut stops.differs,
-            Stop::NotLookedUp => &mut stops.not_looked_up,
-        } += 1;
+        *self.stops.of(&hit.stop) += 1;
+    }
+
+    /// As if it had never been counted.
+    pub(crate) fn forget_lookup(&mut self, prompt: Tokens, hit: &Hit) {
+        self.lookups -= 1;
+        self.hit_tokens -= u64::from(hit.tokens.0);
+        self.missed_tokens -= u64::from((prompt - hit.tokens).0);
+        self.partial_copies -= u64::from(hit.copied > Tokens::ZERO);
+        *self.stops.of(&hit.stop) -= 1;
+    }
+}
+
+impl Stops {
+    fn of(&mut self, stop: &Stop) -> &mut u64 {
+        match stop {
+            Stop::WholePrompt => &mut self.whole_prompt,
+            Stop::PageNotFull { .. } => &mut self.page_not_full,
+            Stop::Evicted { .. } => &mut self.evicted,
+            Stop::NeverSeen { .. } => &mut self.never_seen,
+            Stop::Differs { .. } => &mut self.differs,
+            Stop::NotLookedUp => &mut self.not_looked_up,
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 mod support;
 
-use octavo_kv::{PageTimes, Settings};
-use octavo_types::{Bytes, Pages, Timestamp};
+use octavo_kv::{Counters, PageTimes, Prompt, Reuse, Scope, Settings};
+use octavo_types::{Bytes, Pages, Timestamp, Tokens};
 use std::time::Duration;
 use support::{Simulation, range, small};
 
@@ -100,6 +100,25 @@ fn hits_and_misses_are_counted_in_tokens() {
     let counters = sim.cache.snapshot().counters;
     assert_eq!((counters.lookups, counters.hit_tokens, counters.missed_tokens), (2, 8, 12));
     assert_eq!(counters.computed_tokens, 12);
+}
+
+#[test]
+fn an_admission_that_is_undone_was_no_lookup() {
+    let mut sim = Simulation::new(small(64));
+    sim.leave_cached(&range(0, 10));
+    let before = sim.cache.snapshot();
+    let prompt = Prompt::new(range(0, 10), Scope::default(), sim.cache.settings().page_size).unwrap();
+    let (seq, hit) = sim.cache.admit(prompt, Reuse::Longest).unwrap();
+    assert_eq!(hit.tokens, Tokens(8));
+    assert_eq!(sim.cache.withdraw(seq, &hit).unwrap().tokens(), range(0, 10));
+    sim.cache.check().unwrap();
+    let after = sim.cache.snapshot();
+    let lookups = |counters: &Counters| {
+        let Counters { lookups, hit_tokens, missed_tokens, stops, partial_copies, .. } = *counters;
+        (lookups, hit_tokens, missed_tokens, stops, partial_copies)
+    };
+    assert_eq!(lookups(&after.counters), lookups(&before.counters));
+    assert_eq!(after.pages, before.pages);
 }
 
 #[test]

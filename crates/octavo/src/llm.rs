@@ -3,12 +3,12 @@ use crate::hub::HubError;
 use crate::load::{Job, Loaded, Loading};
 use crate::options::{Options, Resolved};
 use crate::source::Parts;
-use crate::texts::Texts;
+use crate::texts::{Texts, default_sampling};
 use octavo_backend::BackendError;
 use octavo_cpu::Pool;
 use octavo_engine::{
-    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, Outputs, Request, SamplingParams,
-    ScoreError, SubmitError,
+    CompilerError, Engine, EngineHandle, Failure, Flow, GrammarError, Outputs, Request, SamplingError,
+    SamplingParams, ScoreError, SubmitError,
 };
 use octavo_model::ModelConfig;
 use octavo_text::{EncodeError, Message, RenderError, Tokenizer};
@@ -25,7 +25,9 @@ pub enum LoadError {
         "{0} is not a directory: give the folder that holds the model's config.json, or a name like org/model"
     )]
     NoDirectory(PathBuf),
-    #[error("a length of {asked} does not fit a model made for {most}: choose 1 to {}", most.0)]
+    #[error("generation_config.json of the model: {0}; correct the file or remove it")]
+    Defaults(SamplingError),
+    #[error("a length of {asked} does not fit a model made for {most}: choose 2 to {}", most.0)]
     MaxLen { asked: Tokens, most: Tokens },
     #[error("{batch} sequences of {max_len} need more pages than can be counted: lower either")]
     TooManyPages { batch: u32, max_len: Tokens },
@@ -104,6 +106,7 @@ impl Llm {
     /// Loads a model; `progress` is told how far it has come.
     pub fn load(options: &Options, progress: &mut dyn FnMut(Loading)) -> Result<Self, LoadError> {
         let Parts { name, config, generation, tokenizer, template, weights } = options.source.open()?;
+        default_sampling(&generation).validate().map_err(LoadError::Defaults)?;
         let job = Job { options, config: &config, weights: &weights };
         let Loaded { runner, resolved } = job.load(progress)?;
         let Resolved { spec, settings, engine, notes } = resolved;

@@ -34,20 +34,7 @@ impl Texts {
 
     /// As the model's makers would have it sampled.
     pub fn default_sampling(&self) -> SamplingParams {
-        let generation = &self.generation;
-        let base = SamplingParams::default();
-        SamplingParams {
-            temperature: match generation.do_sample {
-                Some(false) => 0.0,
-                Some(true) => generation.temperature.unwrap_or(1.0),
-                None => generation.temperature.unwrap_or(0.0),
-            },
-            top_k: generation.top_k.map_or(base.top_k, |k| k as usize),
-            top_p: generation.top_p.unwrap_or(base.top_p),
-            min_p: generation.min_p.unwrap_or(base.min_p),
-            repetition_penalty: generation.repetition_penalty.unwrap_or(base.repetition_penalty),
-            ..base
-        }
+        default_sampling(&self.generation)
     }
 
     /// Tokens that end a text, by the model's own files.
@@ -92,6 +79,23 @@ impl Texts {
         let make = || GrammarCompiler::new(&self.tokenizer, &self.stop_tokens());
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
         Ok(compiler.compile(grammar)?)
+    }
+}
+
+/// What the model's makers say of sampling, over what is usual.
+pub(crate) fn default_sampling(generation: &GenerationConfig) -> SamplingParams {
+    let base = SamplingParams::default();
+    SamplingParams {
+        temperature: match generation.do_sample {
+            Some(false) => 0.0,
+            Some(true) => generation.temperature.unwrap_or(1.0),
+            None => generation.temperature.unwrap_or(0.0),
+        },
+        top_k: generation.top_k.map_or(base.top_k, |k| k as usize),
+        top_p: generation.top_p.unwrap_or(base.top_p),
+        min_p: generation.min_p.unwrap_or(base.min_p),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(base.repetition_penalty),
+        ..base
     }
 }
 

@@ -5,11 +5,15 @@ use crate::state::App;
 use crate::wire::error::ApiError;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use hyper::body::Frame;
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -32,23 +36,60 @@ pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, A
     check_encoding(request.headers())?;
     let (most, within) = (app.config.max_body, app.config.body_timeout);
     let declared = declared_len(request.headers()).unwrap_or(0);
-    let mut body = request.into_body();
-    match timeout(within, read(&mut body, declared, most, app.limits.body())).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) => {
-            let _ = timeout(DISCARD_FOR, discard(&mut body)).await;
-            Err(error)
-        }
-        Err(_) => {
-            let message = format!("the body did not arrive within {} s", within.as_secs_f32());
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
-        }
-    }
+    let read = read(request.into_body(), declared, most, app.limits.body());
+    timeout(within, read).await.unwrap_or_else(|_| {
+        let message = format!("the body did not arrive within {} s", within.as_secs_f32());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
+    })
 }
 
 /// Many clients read an answer only after they have sent all they have; so much is thrown away for their sake.
 const DISCARD: usize = 64 << 20;
 const DISCARD_FOR: Duration = Duration::from_secs(2);
+
+/// Answers, and takes in what is left of the body where the answer is an error, whoever made it.
+pub(crate) async fn read_out(request: Request, next: Next) -> Response {
+    // Such a client waits to be told whether to send it.
+    if request.headers().contains_key(EXPECT) {
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    let body = Kept(Arc::new(Mutex::new(body)));
+    let answer = next.run(Request::from_parts(parts, Body::new(body.clone()))).await;
+    let status = answer.status();
+    if (status.is_client_error() || status.is_server_error()) && status != StatusCode::REQUEST_TIMEOUT {
+        let _ = timeout(DISCARD_FOR, discard(&mut Body::new(body))).await;
+    }
+    answer
+}
+
+/// A body that is still at hand when whoever it was given to has dropped it.
+#[derive(Clone, Debug)]
+struct Kept(Arc<Mutex<Body>>);
+
+impl Kept {
+    fn body(&self) -> MutexGuard<'_, Body> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HttpBody for Kept {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut *self.body()).poll_frame(cx)
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body().is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body().size_hint()
+    }
+}
 
 async fn discard(body: &mut Body) {
     let mut left = DISCARD;
@@ -62,13 +103,13 @@ async fn discard(body: &mut Body) {
 }
 
 /// Takes room for what was declared before it reads, and for more as it comes; whoever declares nothing says 0.
-async fn read(body: &mut Body, declared: u64, most: usize, mut room: BodyRoom) -> Result<JsonBody, ApiError> {
+async fn read(mut body: Body, declared: u64, most: usize, mut room: BodyRoom) -> Result<JsonBody, ApiError> {
     if declared > most as u64 {
         return Err(too_large(most));
     }
     room.grow_to(declared as usize)?;
     let mut bytes = Vec::new();
-    while let Some(frame) = next_frame(body).await {
+    while let Some(frame) = next_frame(&mut body).await {
         let broken = |error| ApiError::bad_request("broken_body", format!("the body broke off: {error}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if data.len() > most - bytes.len() {

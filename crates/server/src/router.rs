@@ -1,5 +1,6 @@
 //! Which path leads where, and what all of them pass through.
 
+use crate::body::read_out;
 use crate::config::AllowedOrigins;
 use crate::request_id::identify;
 use crate::routes::{cache, chat, completions, health, home, metrics, models, tokenize};
@@ -8,7 +9,7 @@ use crate::wire::error::ApiError;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, Method, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use std::any::Any;
@@ -39,6 +40,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(app.clone(), let_in))
         .layer(cors(&app.config.cors))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(read_out))
         .layer(from_fn_with_state(app.clone(), identify))
         .with_state(app)
 }

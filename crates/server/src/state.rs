@@ -68,7 +68,8 @@ impl App {
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
             Some(asked) if !self.names.iter().any(|name| **name == *asked) => {
-                let message = format!("there is no model {asked:?} here, only {:?}", self.names[0]);
+                let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
+                let message = format!("there is no model {asked:?} here, only {}", names.join(", "));
                 let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
                 Err(error.with_param("model"))
             }

@@ -218,6 +218,13 @@ fn a_body_that_is_too_large_is_not_read() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(Answer::parse(&bytes).status, 413);
+    // Whoever asks before sending it is told not to.
+    let mut stream = SERVER.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 413");
     good(&SERVER);
 }
 
@@ -241,6 +248,11 @@ fn wrong_paths_methods_and_types_are_told_in_the_same_form() {
         assert_eq!(answer.status, status, "{method} {path}");
         answer.error();
     }
+    // However much is sent before the answer is read.
+    let large = vec![b' '; 4 << 20];
+    assert_eq!(SERVER.send("POST", "/v1/nothing", JSON, &large).status, 404);
+    assert_eq!(SERVER.send("POST", "/v1/models", JSON, &large).status, 405);
+    assert_eq!(SERVER.send("POST", BOTH[0], &[("Content-Type", "text/plain")], &large).status, 415);
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let answer = SERVER.send("POST", BOTH[0], &form, br#"{"prompt": "a"}"#);
     assert_eq!(answer.status, 415);

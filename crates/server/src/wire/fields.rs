@@ -149,7 +149,7 @@ fn in_words_of_json(error: &serde_json::Error) -> String {
     let Some((wrong, expected)) = message.rsplit_once("expected ") else { return message };
     let named = match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative and not too large",
-        "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "i8" | "i16" | "i32" | "i64" => "a whole number that is not too large",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list",

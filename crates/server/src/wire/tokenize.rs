@@ -71,7 +71,7 @@ impl Source {
                 Ok(Self::Conversation(conversation))
             }
             Err(error) if error.message().starts_with("messages: this field is required") => {
-                Err(ApiError::field("prompt", "either prompt or messages is required"))
+                Err(ApiError::field("prompt", format_args!("one of {} is required", missing.join(", "))))
             }
             Err(error) => Err(error),
         }
