@@ -129,7 +129,9 @@ impl Json {
         if path.as_os_str() == "-" {
             return Ok(Self::Printed);
         }
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        // What is there is kept until there is something to take its place.
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self::File(file, path.to_owned()))
     }
 
@@ -137,7 +139,9 @@ impl Json {
         match self {
             Self::Printed => crate::output::print(format_args!("{object}\n")).map(|_| ()),
             Self::File(mut file, path) => {
-                writeln!(file, "{object}").with_context(|| format!("cannot write {}", path.display()))
+                let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
+                let written = emptied.and_then(|()| writeln!(file, "{object}"));
+                written.with_context(|| format!("cannot write {}", path.display()))
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Questions to the engine's thread, which it answers between two steps.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// The engine did not answer in time, or its thread is gone.
@@ -13,41 +14,56 @@ pub enum NoAnswer {
     Stopped,
 }
 
-/// What the engine is going to say. Dropping it withdraws the question: what was not begun by then is not done.
+/// What the engine is going to say. Dropping it withdraws the question.
+///
+/// Invariant: whoever sets `taken` first decides whether the engine answers or the question is withdrawn.
 #[must_use = "a question is withdrawn when nobody waits for its answer"]
 #[derive(Debug)]
 pub struct Answer<T> {
     answer: Receiver<T>,
-    _waits: Arc<()>,
+    taken: Arc<AtomicBool>,
 }
 
 impl<T> Answer<T> {
-    /// The answer, if it comes in time. An engine that was [busy](NoAnswer::Busy) can be waited for again.
+    /// The answer, once, if it comes in time. An engine that was [busy](NoAnswer::Busy) can be waited for again.
     pub fn wait(&mut self, within: Duration) -> Result<T, NoAnswer> {
         self.answer.recv_timeout(within).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Busy,
             RecvTimeoutError::Disconnected => NoAnswer::Stopped,
         })
     }
+
+    /// Whether what was asked for is not going to be done. Otherwise it is being done, and the answer comes soon.
+    pub fn withdraw(&mut self) -> bool {
+        !self.taken.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
 }
 
 /// Where an answer goes.
 pub(crate) struct Reply<T> {
     reply: Sender<T>,
-    waits: Weak<()>,
+    taken: Arc<AtomicBool>,
 }
 
 impl<T> Reply<T> {
-    /// Answers, if anybody waits; an answer that came too late for that is handed back.
-    pub(crate) fn give(self, answer: impl FnOnce() -> T) -> Option<T> {
-        self.waits.upgrade()?;
-        self.reply.send(answer()).err().map(|SendError(lost)| lost)
+    /// Answers, unless the question was withdrawn.
+    pub(crate) fn give(self, answer: impl FnOnce() -> T) {
+        if !self.taken.swap(true, Ordering::Relaxed) {
+            // Whoever asked may have gone since.
+            let _ = self.reply.send(answer());
+        }
     }
 }
 
 pub(crate) fn question<T>() -> (Reply<T>, Answer<T>) {
-    let ((reply, answer), waits) = (channel(), Arc::new(()));
-    (Reply { reply, waits: Arc::downgrade(&waits) }, Answer { answer, _waits: waits })
+    let ((reply, answer), taken) = (channel(), Arc::new(AtomicBool::new(false)));
+    (Reply { reply, taken: taken.clone() }, Answer { answer, taken })
 }
 
 #[cfg(test)]
@@ -55,15 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_nobody_waits_for_is_not_made_or_handed_back() {
+    fn a_question_is_answered_or_withdrawn() {
+        let (reply, mut answer) = question();
+        assert_eq!(answer.wait(Duration::ZERO), Err(NoAnswer::Busy));
+        reply.give(|| 6);
+        assert!(!answer.withdraw(), "too late");
+        assert_eq!(answer.wait(Duration::ZERO), Ok(6));
+        let (reply, mut answer) = question::<u32>();
+        assert!(answer.withdraw());
+        reply.give(|| panic!("nobody asks any more"));
+        assert_eq!(answer.wait(Duration::ZERO), Err(NoAnswer::Stopped));
         let (reply, answer) = question::<u32>();
         drop(answer);
-        assert_eq!(reply.give(|| panic!("nobody asked")), None);
-        let (reply, answer) = question();
-        assert_eq!(reply.give(move || (drop(answer), 5).1), Some(5));
-        let (reply, mut answer) = question();
-        assert_eq!(reply.give(|| 6), None);
-        assert_eq!(answer.wait(Duration::ZERO), Ok(6));
-        assert_eq!(answer.wait(Duration::ZERO), Err(NoAnswer::Stopped));
+        reply.give(|| panic!("nobody asks any more"));
     }
 }

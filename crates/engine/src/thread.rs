@@ -223,16 +223,11 @@ impl Service {
                     self.engine.cancel(id);
                 }
             }
-            Command::Report(reply) => drop(reply.give(|| self.engine.report())),
-            Command::Audit(reply) => drop(reply.give(|| self.engine.audit())),
-            Command::Pin(prompt, reply) => {
-                // Nobody knows the name of a pin that came too late.
-                if let Some(Ok((pin, _))) = reply.give(|| self.engine.pin(&prompt)) {
-                    self.engine.unpin(pin).expect("it was just made");
-                }
-            }
-            Command::Unpin(pin, reply) => drop(reply.give(|| self.engine.unpin(pin))),
-            Command::DropPrefixes(reply) => drop(reply.give(|| self.engine.drop_prefixes())),
+            Command::Report(reply) => reply.give(|| self.engine.report()),
+            Command::Audit(reply) => reply.give(|| self.engine.audit()),
+            Command::Pin(prompt, reply) => reply.give(|| self.engine.pin(&prompt)),
+            Command::Unpin(pin, reply) => reply.give(|| self.engine.unpin(pin)),
+            Command::DropPrefixes(reply) => reply.give(|| self.engine.drop_prefixes()),
             Command::Stop { deadline } => self.stop_by = Some(deadline),
         }
     }

@@ -364,8 +364,8 @@ impl KvCache {
         self.preempt(id).map(drop)
     }
 
-    /// Undoes an admission that found `hit`: as [`preempt`](Self::preempt), and what was looked up does not count. For
-    /// a sequence that ran in no step.
+    /// Undoes an admission that found `hit`: as [`preempt`](Self::preempt), and the counters do not have its lookup; what
+    /// the policy learnt from it stays. For a sequence that ran in no step.
     pub fn withdraw(&mut self, id: SeqId, hit: &Hit) -> Result<Prompt, ReleaseError> {
         let prompt = self.preempt(id)?;
         self.counters.forget_lookup(prompt.len(), hit);

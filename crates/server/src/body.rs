@@ -9,7 +9,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT}
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::Frame;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,26 +49,26 @@ const DISCARD_FOR: Duration = Duration::from_secs(2);
 
 /// Answers, and takes in what is left of the body where the answer is an error, whoever made it.
 pub(crate) async fn read_out(request: Request, next: Next) -> Response {
-    // Such a client waits to be told whether to send it.
-    if request.headers().contains_key(EXPECT) {
-        return next.run(request).await;
-    }
+    // Such a client waits until it is told to send.
+    let sends = !request.headers().contains_key(EXPECT);
     let (parts, body) = request.into_parts();
-    let body = Kept(Arc::new(Mutex::new(body)));
+    let body = Kept(Arc::new(Mutex::new((body, sends))));
     let answer = next.run(Request::from_parts(parts, Body::new(body.clone()))).await;
-    let status = answer.status();
-    if (status.is_client_error() || status.is_server_error()) && status != StatusCode::REQUEST_TIMEOUT {
+    let (status, sends) = (answer.status(), body.inner().1);
+    let refused = status.is_client_error() || status.is_server_error();
+    if refused && sends && status != StatusCode::REQUEST_TIMEOUT {
         let _ = timeout(DISCARD_FOR, discard(&mut Body::new(body))).await;
     }
     answer
 }
 
-/// A body that is still at hand when whoever it was given to has dropped it.
+/// A body that is still at hand when whoever it was given to has dropped it, and whether the client sends it: from the
+/// first time that somebody reads on, if not before.
 #[derive(Clone, Debug)]
-struct Kept(Arc<Mutex<Body>>);
+struct Kept(Arc<Mutex<(Body, bool)>>);
 
 impl Kept {
-    fn body(&self) -> MutexGuard<'_, Body> {
+    fn inner(&self) -> MutexGuard<'_, (Body, bool)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,13 +81,9 @@ impl HttpBody for Kept {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut *self.body()).poll_frame(cx)
-    }
-    fn is_end_stream(&self) -> bool {
-        self.body().is_end_stream()
-    }
-    fn size_hint(&self) -> SizeHint {
-        self.body().size_hint()
+        let mut inner = self.inner();
+        inner.1 = true;
+        Pin::new(&mut inner.0).poll_frame(cx)
     }
 }
 

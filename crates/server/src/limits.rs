@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     draining: AtomicBool,
 }
 
-/// The engine answers one at a time; each that waits for it takes a thread.
+/// The engine answers one at a time: more would only look for theirs in vain.
 const QUESTIONS: usize = 4;
 
 impl Limits {

@@ -40,8 +40,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(app.clone(), let_in))
         .layer(cors(&app.config.cors))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(read_out))
         .layer(from_fn_with_state(app.clone(), identify))
+        .layer(from_fn(read_out))
         .with_state(app)
 }
 

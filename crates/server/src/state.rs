@@ -7,9 +7,9 @@ use crate::metrics::Exporter;
 use crate::wire::error::ApiError;
 use crate::wire::prompt::Room;
 use axum::http::StatusCode;
-use octavo::{Answer, EngineHandle, KvSpec, Texts};
+use octavo::{Answer, EngineHandle, KvSpec, NoAnswer, Texts};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::OwnedSemaphorePermit;
 
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct App {
 
 /// How long the engine may take to answer a question between two steps.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How often one looks for its answer.
+const GLANCE: Duration = Duration::from_millis(1);
 
 impl App {
     /// Asks the engine how it is set up, and waits for the answer.
@@ -134,17 +136,22 @@ impl App {
         })
     }
 
-    /// Asks the engine something that it answers between two steps.
-    pub(crate) async fn ask<T, F>(self: &Arc<Self>, question: F) -> Result<T, ApiError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&EngineHandle) -> Answer<T> + Send + 'static,
-    {
-        let handle = self.handle.clone();
+    /// Asks the engine something that it answers between two steps. A client that goes away withdraws the question.
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl FnOnce(&EngineHandle) -> Answer<T>,
+    ) -> Result<T, ApiError> {
         let _turn = self.limits.question().await;
-        let answer = tokio::task::spawn_blocking(move || question(&handle).wait(ANSWER_WITHIN)).await;
-        let answer = answer.map_err(|_| ApiError::internal("the question to the engine broke off"))?;
-        Ok(answer?)
+        let (mut answer, asked) = (question(&self.handle), Instant::now());
+        loop {
+            match answer.wait(Duration::ZERO) {
+                Err(NoAnswer::Busy) if asked.elapsed() > ANSWER_WITHIN && answer.withdraw() => {
+                    return Err(NoAnswer::Busy.into());
+                }
+                Err(NoAnswer::Busy) => tokio::time::sleep(GLANCE).await,
+                answered => return Ok(answered?),
+            }
+        }
     }
 
     pub(crate) fn enter(&self) -> Result<Permit, ApiError> {

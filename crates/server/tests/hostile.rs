@@ -218,11 +218,22 @@ fn a_body_that_is_too_large_is_not_read() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(Answer::parse(&bytes).status, 413);
-    // Whoever asks before sending it is told not to.
+    // Whoever asks before sending it is told not to, if that is known by then.
     let mut stream = SERVER.connect();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\nExpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 413");
+    let mut stream = SERVER.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"a00000\r\n").unwrap();
+    stream.write_all(&large).unwrap();
+    stream.write_all(b"\r\n0\r\n\r\n").unwrap();
     stream.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 413");
     good(&SERVER);

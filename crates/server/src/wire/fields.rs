@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
 
     /// No fewer values than the field `name` has, and at most about twice as many.
     pub(crate) fn values_in(&self, name: &str) -> usize {
-        let (mut values, mut in_text, mut escaped) = (0, false, false);
+        let (mut values, mut in_text, mut escaped) = (1, false, false);
         for byte in self.fields.get(name).map_or("", |raw| raw.get()).bytes() {
             match byte {
                 _ if escaped => escaped = false,
