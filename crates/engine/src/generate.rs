@@ -34,9 +34,15 @@ impl Outputs {
     /// Adds what an event says.
     pub fn take(&mut self, event: Event) {
         match event {
-            Event::Prefill { .. } => {}
+            // Until it is done, which says all of it.
+            Event::Prefill { total, cached, .. } => {
+                if self.usage.completion_tokens == 0 {
+                    (self.usage.prompt_tokens, self.usage.cached_tokens) = (total, cached);
+                }
+            }
             Event::PromptLogprobs(logprobs) => self.prompt_logprobs = logprobs,
             Event::Token(NewToken { choice, token, text, logprobs }) => {
+                self.usage.completion_tokens += 1;
                 let output = self.choice(choice);
                 output.tokens.push(token);
                 output.text += &text;

@@ -1,5 +1,6 @@
 //! Blocks by id.
 
+use crate::arena;
 use crate::errors;
 use crate::ints::Ints;
 use crate::manager::Shared;
@@ -86,7 +87,9 @@ impl BlockAllocator {
                 i32::MAX
             )));
         }
-        Ok(Self(Source::Own(Blocks::new(Pages(num_blocks as u32)))))
+        let blocks = Pages(num_blocks as u32);
+        arena::room_for_books(blocks, 16)?;
+        Ok(Self(Source::Own(Blocks::new(blocks))))
     }
 
     #[getter]

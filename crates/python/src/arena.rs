@@ -8,7 +8,7 @@ use numpy::{IntoPyArray, PyArray3, PyReadonlyArray3, ndarray};
 use octavo_backend::{PageLayout, TableView};
 use octavo_cpu::Level;
 use octavo_types::{KvSpec, PageId, PageSize, Pages, SlotId, Tokens};
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyMemoryError};
 use pyo3::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -128,6 +128,17 @@ impl SharedArena {
 }
 
 /// The geometry of a cache that a page table is enough for.
+/// Far more than any model has.
+const MOST_LAYERS: u32 = 1 << 16;
+
+/// Refuses what the books of so many blocks find no room for; memory that is not there would end the process.
+pub(crate) fn room_for_books(blocks: Pages, bytes_each: usize) -> PyResult<()> {
+    let bytes = blocks.as_usize().saturating_mul(bytes_each);
+    Vec::<u8>::new()
+        .try_reserve_exact(bytes)
+        .map_err(|_| PyMemoryError::new_err(format!("no memory for the books of {} blocks", blocks.0)))
+}
+
 pub(crate) fn spec(
     block_size: i64,
     num_layers: i64,
@@ -136,8 +147,12 @@ pub(crate) fn spec(
     dtype: &str,
 ) -> PyResult<KvSpec> {
     let size = PageSize::new(positive("block_size", block_size)?).expect("at least 1");
+    let layers = positive("num_layers", num_layers)?;
+    if layers > MOST_LAYERS {
+        return Err(errors::value(format!("num_layers is {layers}: there can be at most {MOST_LAYERS}")));
+    }
     KvSpec::full_attention(
-        positive("num_layers", num_layers)?,
+        layers,
         positive("num_kv_heads", num_kv_heads)?,
         positive("head_dim", head_dim)?,
         dtype::parse(dtype)?,
@@ -153,7 +168,9 @@ pub(crate) fn blocks(num_blocks: i64, block_size: PageSize) -> PyResult<Pages> {
     if slots > i32::MAX as u64 {
         return Err(errors::value(format!("{slots} slots are more than an int32 can name")));
     }
-    Ok(Pages(blocks))
+    let blocks = Pages(blocks);
+    room_for_books(blocks, 128)?;
+    Ok(blocks)
 }
 
 /// Memory for the keys and values of `num_blocks` blocks.

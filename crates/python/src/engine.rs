@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Between two looks at whether Ctrl-C was pressed.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
+/// The same, of an engine that is about to end.
+const BLINK: Duration = Duration::from_millis(5);
 
 /// Below `octavo.LLM`. The engine's thread never touches Python.
 #[pyclass(frozen, module = "octavo._octavo")]
@@ -33,13 +35,19 @@ pub(crate) struct Engine {
 impl Engine {
     /// Unless it was closed, or belongs to the process that this one was forked from.
     pub(crate) fn handle(&self) -> PyResult<&EngineHandle> {
-        if self.process != std::process::id() {
-            return Err(runtime("this LLM belongs to another process: make one in each"));
-        }
+        self.check_process()?;
         if self.handle.intake().is_closed() {
             return Err(runtime("this LLM is closed"));
         }
         Ok(&self.handle)
+    }
+
+    /// A process that was forked has no thread that computes.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(runtime("this LLM belongs to another process: make one in each"))
     }
 
     /// Waits until the engine is between two steps, looking for Ctrl-C meanwhile.
@@ -193,13 +201,19 @@ impl Engine {
         if self.process != std::process::id() {
             return Ok(());
         }
-        py.detach(|| {
-            self.handle.stop(within);
-            if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                // A thread that panicked has ended as well, and said so.
-                let _ = thread.join();
+        self.handle.stop(within);
+        let kept = || self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(thread) = kept().take() else { return Ok(()) };
+        while !thread.is_finished() {
+            if let Err(interrupt) = py.check_signals() {
+                // It can be waited for again.
+                *kept() = Some(thread);
+                return Err(interrupt);
             }
-        });
+            py.detach(|| std::thread::sleep(BLINK));
+        }
+        // A thread that panicked has ended as well, and said so.
+        let _ = thread.join();
         Ok(())
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Prefixes {
 /// Tokens found, of these copied, and why there are no more.
 type Found = (u32, u32, String);
 /// Sequences, first positions, and every token's slot, one sequence after another.
-type Scheduled<'py> = (Vec<u64>, Vec<u32>, Bound<'py, PyArray1<i32>>);
+type Scheduled<'py> = (Vec<u64>, Vec<u32>, Vec<u32>, Bound<'py, PyArray1<i32>>);
 
 impl State {
     fn tick(&mut self) {
@@ -175,7 +175,7 @@ impl Prefixes {
     ) -> PyResult<Scheduled<'py>> {
         same_length([("sequences", seq_ids.len()), ("counts", counts.len())])?;
         let claim = if running { Claim::Running } else { Claim::New };
-        let (starts, slots) = py.detach(|| {
+        let Planned { starts, counts, slots } = py.detach(|| {
             let mut state = self.lock_detached();
             if state.open {
                 return Err(runtime("a step is open already: complete() or fail() it first"));
@@ -190,7 +190,7 @@ impl Prefixes {
             }
             planned
         })?;
-        Ok((seq_ids, starts, slots.into_pyarray(py)))
+        Ok((seq_ids, starts, counts, slots.into_pyarray(py)))
     }
 
     /// What was scheduled is there.
@@ -341,18 +341,27 @@ fn token(token: &i64) -> PyResult<u32> {
     u32::try_from(*token).map_err(|_| value(format!("{token} is no token: it must be 0 or more")))
 }
 
-fn plan(state: &mut State, seq_ids: &[u64], counts: &[i64], claim: Claim) -> PyResult<(Vec<u32>, Vec<i32>)> {
-    let (mut starts, mut slots) = (Vec::with_capacity(seq_ids.len()), Vec::new());
+/// What a step computes: from where and how much of each sequence, and where all of it goes.
+#[derive(Default)]
+struct Planned {
+    starts: Vec<u32>,
+    counts: Vec<u32>,
+    slots: Vec<i32>,
+}
+
+fn plan(state: &mut State, seq_ids: &[u64], counts: &[i64], claim: Claim) -> PyResult<Planned> {
+    let mut planned = Planned::default();
     for (id, count) in seq_ids.iter().zip(counts) {
         let seq = SeqId(*id);
         let sequence = state.cache.sequence(seq).map_err(unknown)?;
         let left = sequence.prompt().len() - sequence.computed();
         let n = if *count == -1 { left } else { tokens("a count", *count)? };
         let span = state.cache.schedule(seq, n, claim).map_err(schedule_error)?;
-        starts.push(span.positions.start.0);
-        state.slots(seq, span.positions.start, n, &mut slots)?;
+        planned.starts.push(span.positions.start.0);
+        planned.counts.push(n.0);
+        state.slots(seq, span.positions.start, n, &mut planned.slots)?;
     }
-    Ok((starts, slots))
+    Ok(planned)
 }
 
 fn found(hit: &Hit) -> Found {

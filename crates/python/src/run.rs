@@ -4,7 +4,7 @@ use crate::engine::{Engine, GLANCE};
 use crate::errors::{runtime, value};
 use crate::sampling;
 use crate::waker::{Bell, Waker};
-use octavo::{Event, FinishReason, Outputs, Request, SubmitError, Ticket, TokenLogprobs};
+use octavo::{Event, Failure, FinishReason, Outputs, Request, SubmitError, Ticket, TokenLogprobs};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -20,6 +20,8 @@ pub(crate) struct Run {
     state: Mutex<State>,
     /// Requests to end, or all of them, from whatever thread: looked at by the one that waits.
     to_cancel: Mutex<Vec<Option<usize>>>,
+    /// For whoever waits without a thread.
+    bell: Option<Bell>,
 }
 
 struct State {
@@ -61,7 +63,7 @@ impl Run {
             let mut state = State {
                 events: Some(events),
                 sender: Some(sender),
-                bell,
+                bell: bell.clone(),
                 to_come: requests.into_iter().enumerate().collect(),
                 tickets: (0..count).map(|_| None).collect(),
                 outputs: vec![Outputs::default(); count],
@@ -71,7 +73,7 @@ impl Run {
             state.submit(inner)?;
             Ok::<_, PyErr>(state)
         })?;
-        Ok(Self { engine, state: Mutex::new(state), to_cancel: Mutex::default() })
+        Ok(Self { engine, state: Mutex::new(state), to_cancel: Mutex::default(), bell })
     }
 
     /// Waits for something new, no longer than so many seconds, and returns it as a list of events; `None` once
@@ -79,6 +81,7 @@ impl Run {
     fn next<'py>(&self, py: Python<'py>, within: f64, detail: bool) -> PyResult<Option<Bound<'py, PyList>>> {
         let deadline = Instant::now() + crate::options::seconds("within", within)?;
         let engine = self.engine.get();
+        engine.check_process()?;
         loop {
             let events = self.with(|state| {
                 if state.left == 0 {
@@ -111,6 +114,10 @@ impl Run {
     fn cancel(&self, index: Option<usize>) {
         self.to_cancel().push(index);
         self.obey();
+        // What was cancelled has no more events.
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 
     /// What has become of every request.
@@ -173,8 +180,14 @@ impl State {
                     bell.ring();
                 }
             });
-            match engine.handle()?.submit(request.clone(), sink) {
+            let handle = engine.handle().map_err(|_| SubmitError::ShuttingDown);
+            match handle.and_then(|handle| handle.submit(request.clone(), sink)) {
                 Ok(ticket) => self.tickets[index] = Some(ticket),
+                // Those who began are told by the engine.
+                Err(SubmitError::ShuttingDown) => {
+                    self.outputs[index].failure = Some(Failure::ShuttingDown);
+                    self.left -= 1;
+                }
                 Err(SubmitError::QueueFull { .. }) => {
                     self.to_come.push_front((index, request));
                     return Ok(());
@@ -251,7 +264,7 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// `(kind, request, …)` each.
+/// `(kind, request, …)` each; one of tokens alone where they are not listed, so that there is something.
 fn list<'py>(py: Python<'py>, events: &[(usize, Event)], detail: bool) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (index, event) in events {
@@ -271,6 +284,9 @@ fn list<'py>(py: Python<'py>, events: &[(usize, Event)], detail: bool) -> PyResu
             Event::Token(_) | Event::Finished(_) | Event::PromptLogprobs(_) => continue,
         };
         list.append(tuple)?;
+    }
+    if list.is_empty() && !events.is_empty() {
+        list.append(("tokens",).into_bound_py_any(py)?)?;
     }
     Ok(list)
 }

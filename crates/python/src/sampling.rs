@@ -2,7 +2,7 @@
 
 use crate::errors::value;
 use crate::options::seconds;
-use octavo::{Grammar, Request, SamplingParams, Scope, StopStrings, StopText, Texts};
+use octavo::{Grammar, MAX_LOGPROBS, Request, SamplingParams, Scope, StopStrings, StopText, Texts};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 
@@ -40,6 +40,9 @@ pub(crate) struct Raw {
 impl Raw {
     /// May take a while where there is a grammar: not for holders of the GIL.
     pub(crate) fn request(self, prompt: Vec<u32>, texts: &Texts) -> PyResult<Request> {
+        if let Some(most) = self.prompt_logprobs.filter(|most| *most > MAX_LOGPROBS) {
+            return Err(value(format!("prompt_logprobs is {most}: it can be at most {MAX_LOGPROBS}")));
+        }
         let grammar = self.constraint()?;
         let constraint = grammar.map(|grammar| texts.grammar(&grammar).map_err(value)).transpose()?;
         let defaults = texts.default_sampling();
@@ -77,7 +80,10 @@ impl Raw {
     }
 
     fn constraint(&self) -> PyResult<Option<Grammar>> {
-        let schema = |text: &String| serde_json::from_str(text).map(Grammar::JsonSchema).map_err(value);
+        let schema = |text: &String| {
+            let json = serde_json::from_str(text).map(Grammar::JsonSchema);
+            json.map_err(|error| value(format!("json_schema: {error}")))
+        };
         let mut asked = Vec::new();
         asked.extend(self.json_schema.as_ref().map(schema).transpose()?);
         asked.extend(self.regex.clone().map(Grammar::Regex));

@@ -125,6 +125,15 @@ def test_wrong_shapes_and_dtypes_are_refused(kind, words, change):
         paged_attention(**{**arguments, **change})
 
 
+@pytest.mark.parametrize("block", [2**32 + 1, -(2**32), 2**31, -1, 16])
+def test_what_is_no_block_is_refused_however_large(small, block):
+    cache = KVCacheManager(small())
+    query = np.ones((1, 2, 4), dtype=np.float32)
+    with pytest.raises(IndexError):
+        paged_attention(query, cache, [[block]], [3])
+    paged_attention(query, cache, [[0, block]], [3])
+
+
 def test_other_threads_run_while_attention_is_computed():
     cache = np.ones((64, 2, 16, 2, 64), dtype=np.float32)
     query = np.ones((512, 16, 64), dtype=np.float32)

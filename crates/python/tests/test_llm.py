@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pickle
 import re
 import threading
 import time
@@ -275,6 +276,56 @@ def test_continuations_and_logprobs(llm):
     assert output.usage.completion_tokens == 18
     again = llm.generate("The Vec type is", params)[0]
     assert again.outputs == output.outputs
+
+
+def test_a_stream_that_is_cancelled_ends_for_whoever_awaits_it(llm):
+    async def cancelled():
+        stream = llm.astream("The Vec type is", LONG)
+
+        async def consume():
+            return [chunk async for chunk in stream]
+
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.05)
+        stream.cancel()
+        await asyncio.wait_for(task, 60)
+        return stream.output
+
+    output = asyncio.run(cancelled())
+    assert output.finish_reason == "cancelled"
+    assert output.usage.completion_tokens == len(output.token_ids)
+    assert idle(llm) == 0
+
+
+def test_progress_is_told_to_coroutines_too(llm):
+    told = []
+    asyncio.run(llm.agenerate("The Vec type is", FEW, progress=lambda *at: told.append(at)))
+    assert len({tokens for _, _, tokens in told}) > 2, told
+
+
+def test_an_error_travels_between_processes(llm):
+    with pytest.raises(octavo.GenerationError) as error:
+        llm.generate("The Vec type is", SamplingParams(max_tokens=2000, ignore_eos=True, time_limit=0.2))
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.outputs) == (str(error.value), error.value.outputs)
+    usage = again.outputs[0].usage
+    assert (usage.prompt_tokens > 0, usage.completion_tokens) == (True, len(again.outputs[0].token_ids))
+
+
+def test_closing_ends_what_is_held_back_too():
+    llm = octavo.LLM(max_waiting=2, max_batch=2)
+
+    def close():
+        while not llm.stats()["requests_running"]:
+            time.sleep(0.01)
+        llm.close(within=0)
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    with pytest.raises(octavo.GenerationError) as error:
+        llm.generate(["The Vec type is"] * 20, LONG)
+    closing.join()
+    assert len(error.value.outputs) == 20
 
 
 def test_a_time_limit_fails_that_request_and_keeps_the_others(llm):

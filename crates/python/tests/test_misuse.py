@@ -12,7 +12,7 @@ import pytest
 
 from conftest import idle
 from octavo import LLM, SamplingParams
-from octavo.kv_cache import CacheConfig, KVCacheManager
+from octavo.kv_cache import BlockAllocator, CacheConfig, KVCacheManager
 
 LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
@@ -38,6 +38,15 @@ def test_geometries_that_cannot_be_are_refused(small, field, value):
 def test_memory_beyond_the_address_space_is_refused(small):
     with pytest.raises((MemoryError, ValueError)):
         KVCacheManager(small(num_blocks=2**27, num_layers=2**12, num_kv_heads=2**12, head_dim=2**12))
+
+
+def test_books_beyond_all_memory_are_refused(small):
+    for make in (
+        lambda: BlockAllocator(2**31 - 1),
+        lambda: KVCacheManager(small(num_layers=2**32 - 1, num_kv_heads=1, head_dim=1)),
+    ):
+        with pytest.raises((MemoryError, ValueError)):
+            make()
 
 
 def test_a_cache_elsewhere_is_refused():
@@ -282,6 +291,22 @@ def test_a_fork_says_that_the_engine_is_not_its_own():
     print(os.waitstatus_to_exitcode(status), llm.generate("The Vec type is", octavo.SamplingParams(max_tokens=2))[0].token_ids != [])
 """)
     assert (code, out) == (0, "3 True\n"), (code, out, err)
+
+
+def test_a_fork_is_not_told_what_comes_of_a_stream():
+    code, out, err = run(BEGIN + """
+    stream = llm.stream("The Vec type is", octavo.SamplingParams(max_tokens=2000, ignore_eos=True))
+    next(stream)
+    child = os.fork()
+    if child == 0:
+        try:
+            for _ in stream: pass
+        except RuntimeError as error:
+            os._exit(3 if "another process" in str(error) else 4)
+        os._exit(5)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert (code, out) == (0, "3\n"), (code, out, err)
 
 
 def test_a_fork_has_attention_of_its_own():

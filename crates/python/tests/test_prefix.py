@@ -294,3 +294,12 @@ def test_tokens_that_are_none_are_refused(small):
     with pytest.raises(ValueError, match="left to compute"):
         seq, _ = cache.admit([1, 2])
         cache.schedule(seq, 3)
+
+
+def test_numbers_of_numpy_are_numbers(small):
+    cache = PrefixCache(small())
+    seq, _ = cache.admit(np.arange(5))
+    cache.append(seq, np.int64(7))
+    step = cache.schedule(np.int64(seq), np.int32(6))
+    assert (step.num_tokens, len(step.slot_mapping)) == ([6], 6)
+    cache.fail()

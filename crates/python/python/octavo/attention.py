@@ -62,6 +62,8 @@ def paged_attention(
         arena, tables = _copied(kv_cache, tables, contexts, layer)
         layer = 0
     scale = 1.0 / np.sqrt(queries.shape[2]) if scale is None else scale
+    # What is no block stays none, however large; where it is not needed it is not looked at.
+    tables = np.where((tables >= 0) & (tables < 2**31), tables, -1)
     rows = np.ascontiguousarray(tables, dtype=np.int32)
     return attention(arena, layer, queries, rows, contexts, lens, float(scale), window)
 

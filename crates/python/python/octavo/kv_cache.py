@@ -356,7 +356,7 @@ class PrefixCache(_Memory):
 
     def append(self, seq_id: int, tokens: int | Ints) -> None:
         """Adds a token, or some, to be computed by a later step."""
-        self._cache.append(seq_id, [tokens] if isinstance(tokens, int) else _token_list(tokens))
+        self._cache.append(seq_id, [int(tokens)] if isinstance(tokens, (int, np.integer)) else _token_list(tokens))
 
     def schedule(
         self, seq_ids: int | Sequence[int], num_tokens: int | Sequence[int] | None = None, *, running: bool = False
@@ -366,16 +366,14 @@ class PrefixCache(_Memory):
 
         One step is open at a time: end it with `complete` or `fail`.
         """
-        ids = [seq_ids] if isinstance(seq_ids, int) else list(seq_ids)
+        ids = [int(seq_ids)] if isinstance(seq_ids, (int, np.integer)) else list(seq_ids)
         if num_tokens is None:
             counts = [-1] * len(ids)
         else:
-            counts = [num_tokens] if isinstance(num_tokens, int) else list(num_tokens)
+            counts = [int(num_tokens)] if isinstance(num_tokens, (int, np.integer)) else list(num_tokens)
             if any(count < 0 for count in counts):
                 raise ValueError(f"num_tokens is {num_tokens}: a count is 0 or more")
-        seqs, starts, slots = self._cache.schedule(ids, counts, running)
-        if num_tokens is None:
-            counts = [self.num_tokens(seq) - start for seq, start in zip(seqs, starts, strict=True)]
+        seqs, starts, counts, slots = self._cache.schedule(ids, counts, running)
         return Step(seqs, starts, counts, _torch.like(slots, self.config.dtype))
 
     def complete(self) -> None:
@@ -383,7 +381,8 @@ class PrefixCache(_Memory):
         self._cache.complete()
 
     def fail(self) -> None:
-        """What was scheduled is not written: every sequence is as it was before."""
+        """What was scheduled is not written: every sequence is as it was before. Of those admitted since the last step,
+        what was found of a block in part is computed again."""
         self._cache.fail()
 
     def insert(
@@ -391,7 +390,8 @@ class PrefixCache(_Memory):
     ) -> int:
         """Puts computed keys and values, each `[num_layers, len(tokens), num_kv_heads, head_dim]`, into the cache.
 
-        Whole blocks stay, until their room is needed. Returns how many tokens were new.
+        Whole blocks stay, until their room is needed. Returns how many tokens were new, the last one
+        always among them.
         """
         ids = _token_list(tokens)
         all_keys, all_values = (_torch.to_float32("keys", keys, 4), _torch.to_float32("values", values, 4))

@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -345,7 +346,7 @@ def _listed(prompts: Any) -> list[Any]:
     if isinstance(prompts, str):
         return [prompts]
     listed = list(prompts)
-    if listed and all(isinstance(token, int) for token in listed):
+    if listed and all(isinstance(token, Integral) for token in listed):
         return [listed]
     return listed
 

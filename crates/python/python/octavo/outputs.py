@@ -106,6 +106,9 @@ class GenerationError(RuntimeError):
         super().__init__(message)
         self.outputs = list(outputs)
 
+    def __reduce__(self) -> tuple[type[GenerationError], tuple[str, list[RequestOutput]]]:
+        return type(self), (str(self), self.outputs)
+
 
 def logprob(entry: tuple[int, float, int, list[tuple[int, float]]] | None) -> Logprob | None:
     return None if entry is None else Logprob(*entry)
