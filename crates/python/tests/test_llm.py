@@ -1,6 +1,7 @@
 """The engine behind one class."""
 
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -380,8 +381,36 @@ def test_other_mistakes_of_options():
         LLM(kv_dtype="int4")
     with pytest.raises(TypeError, match="no_such_option"):
         LLM(no_such_option=1)
+    with pytest.raises(TypeError, match="chunk: "):
+        LLM(chunk=5)
     with pytest.raises(FileNotFoundError, match="config.json"):
         LLM("/no/such/model")
+
+
+def test_a_message_is_no_prompt(llm):
+    with pytest.raises(TypeError, match="chat"):
+        llm.generate({"role": "user", "content": "a"})
+    with pytest.raises(TypeError, match="max_tokens: "):
+        llm.generate("a", SamplingParams(max_tokens="many"))
+
+
+def test_coroutines_leave_no_files_open():
+    async def use():
+        llm = LLM()
+        await llm.agenerate("The Vec type is", FEW)
+        llm.close()
+        del llm
+        gc.collect()
+        await asyncio.sleep(0.05)
+
+    async def use_some():
+        await use()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            await use()
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert asyncio.run(use_some()) == 0
 
 
 @pytest.mark.parametrize(
@@ -397,6 +426,9 @@ def test_other_mistakes_of_options():
         (dict(stop=[""]), "stop"),
         (dict(time_limit=-1), "time_limit"),
         (dict(logprobs=100), "logprobs"),
+        (dict(prompt_logprobs=100), "prompt_logprobs"),
+        (dict(max_tokens=-1), "max_tokens"),
+        (dict(json_schema="not json"), "json_schema"),
     ],
 )
 def test_params_that_cannot_work_are_refused_before_anything_begins(llm, params, words):

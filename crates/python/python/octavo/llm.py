@@ -6,9 +6,11 @@ import asyncio
 import atexit
 import json
 import os
+import re
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from types import TracebackType
@@ -117,7 +119,8 @@ class LLM:
         **options: Any,
     ) -> None:
         name = None if model is None else os.fspath(model)
-        self._engine = Engine(name, EngineOptions(**options), progress)
+        with _named_fields():
+            self._engine = Engine(name, EngineOptions(**options), progress)
         self._bells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
         for note in self._engine.notes:
             warnings.warn(note, stacklevel=2)
@@ -313,7 +316,8 @@ class LLM:
         listed = _listed(prompts)
         tokens = [self.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in listed]
         wanted = _one_each(params, len(listed))
-        run = Run(self._engine, tokens, wanted, None if bell is None else bell.waker)
+        with _named_fields():
+            run = Run(self._engine, tokens, wanted, None if bell is None else bell.waker)
         return _Requests(run, [prompt if isinstance(prompt, str) else None for prompt in listed], tokens)
 
     def _bell(self) -> Doorbell:
@@ -341,10 +345,25 @@ _PREFIX_STATS = (
 )
 
 
+@contextmanager
+def _named_fields() -> Iterator[None]:
+    """Says which option is wrong, and how."""
+    try:
+        yield
+    except TypeError as error:
+        field, cause = re.search(r"field Raw\.(\w+)", str(error)), error.__cause__
+        if field is None or cause is None:
+            raise
+        kind = ValueError if isinstance(cause, OverflowError) else TypeError
+        raise kind(f"{field[1]}: {cause}") from None
+
+
 def _listed(prompts: Any) -> list[Any]:
     """One prompt is a list of one."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, Mapping):
+        raise TypeError("a prompt is a text or a list of tokens: chat() takes messages")
     listed = list(prompts)
     if listed and all(isinstance(token, Integral) for token in listed):
         return [listed]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -96,7 +98,13 @@ class Doorbell:
         self.waker = Waker()
         self._loop = loop
         self._waiting: set[asyncio.Future[None]] = set()
-        loop.add_reader(self.waker.fileno(), self._rung)
+        # The loop outlives whoever has this bell.
+        loop.add_reader(self.waker.fileno(), _call, weakref.WeakMethod(self._rung))
+
+    def __del__(self) -> None:
+        # From any thread; a loop that was closed has forgotten it already.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_forget, self._loop, self.waker)
 
     def _rung(self) -> None:
         self.waker.clear()
@@ -114,6 +122,16 @@ class Doorbell:
             pass
         finally:
             self._waiting.discard(future)
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    alive = method()
+    if alive is not None:
+        alive()
+
+
+def _forget(loop: asyncio.AbstractEventLoop, waker: Waker) -> None:
+    loop.remove_reader(waker.fileno())
 
 
 class AsyncStream(AsyncIterator[Chunk]):
