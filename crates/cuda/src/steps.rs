@@ -5,7 +5,11 @@
 //! operations ask for, and then recorded, with those inputs at fixed places of the [`Stage`]. Later steps of that kind
 //! write their inputs into the stage, copy it, and replay. A recording holds addresses: when anything it may use has
 //! moved it is dropped.
+//!
+//! What is replayed reads the positions before a row's own without waiting for what the step stores. A step in which one
+//! row sees what another stores is therefore launched: see [`Filling`].
 
+mod filling;
 mod inputs;
 mod plans;
 
@@ -15,6 +19,7 @@ use crate::device::Recorded;
 use crate::memory::{Memory, Plain};
 use crate::plan::{Plan, PlanKey, Shape};
 use crate::stage::{Place, Stage, places};
+use filling::Filling;
 use inputs::Inputs;
 use octavo_backend::{BackendError, Pass, Step, TableView};
 use plans::Plans;
@@ -95,6 +100,7 @@ struct Current {
 pub(crate) struct Steps {
     /// Every step is launched operation by operation.
     off: bool,
+    filling: Filling,
     stage: Stage,
     recordings: Vec<Recording>,
     known: Vec<Known>,
@@ -226,7 +232,9 @@ impl Cuda {
     pub(crate) fn recorded_rows(&self, step: &Step<'_, CudaArena>) -> Option<usize> {
         let decodes = step.rows.spans.iter().all(|span| span.rows == 1);
         let one_token_each = step.choices.len() == step.rows.tokens.len();
-        rung(step.rows.tokens.len()).filter(|_| decodes && one_token_each && !self.steps.borrow().off)
+        let mut steps = self.steps.borrow_mut();
+        let may_be = decodes && one_token_each && !steps.off;
+        rung(step.rows.tokens.len()).filter(|_| may_be && !steps.filling.is_seen_in(step))
     }
 
     pub(crate) fn begin_step(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {

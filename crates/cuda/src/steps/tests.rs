@@ -34,6 +34,8 @@ struct World {
     arena: CudaArena,
     groups: usize,
     sequences: Vec<Vec<u32>>,
+    /// How many of its first pages the last sequence has of the one before it.
+    shared: usize,
 }
 
 const PAGES_EACH: u32 = 6;
@@ -47,7 +49,7 @@ impl World {
         let arena = cuda.arena(PageLayout::new(&spec), pages).unwrap();
         // Where nothing was stored is nothing but zeros: a page read by mistake changes results all the same.
         let sequences = [3, 20, 40].map(|len| (0..len).map(|i| i * 7 % 50 + 1).collect()).to_vec();
-        Self { cuda, model, arena, groups, sequences }
+        Self { cuda, model, arena, groups, sequences, shared: 0 }
     }
 
     /// The last `rows` tokens of each of the `who`; the tokens and the logits of each.
@@ -62,8 +64,10 @@ impl World {
         }
         // Neighbours in a sequence are not neighbours in the arena.
         let pages = |at: usize, group: usize| {
-            let first = ((at * self.groups + group) as u32 + 1) * PAGES_EACH;
-            (0..PAGES_EACH).map(|i| PageId(first - 1 - i)).collect::<Vec<_>>()
+            let shared = if at + 1 == self.sequences.len() { self.shared as u32 } else { 0 };
+            let owner = |i| if i < shared { at - 1 } else { at };
+            let first = |i| ((owner(i) * self.groups + group) as u32 + 1) * PAGES_EACH;
+            (0..PAGES_EACH).map(|i| PageId(first(i) - 1 - i)).collect::<Vec<_>>()
         };
         let pages: Vec<Vec<Vec<PageId>>> =
             (0..self.groups).map(|group| who.iter().map(|at| pages(*at, group)).collect()).collect();
@@ -119,6 +123,30 @@ fn a_replayed_step_has_the_bits_of_one_that_is_launched() {
         assert_eq!(replayed.cuda.replays().0, 4, "all but the first of each size");
         assert!(found == World::new(launched(), name).run(&BATCHES), "{name}");
     }
+}
+
+/// The last row sees, to the end of a page, what the one before it stores in the same step.
+#[test]
+fn a_step_that_sees_what_it_stores_is_not_replayed() {
+    let sharing = |cuda| {
+        let mut world = World::new(cuda, "gemma3-gqa");
+        world.sequences[1] = (1..=2 * PAGE - 2).collect();
+        world.run(&[3, 3]);
+        let mut replays = vec![world.cuda.replays().0];
+        world.sequences[2] = world.sequences[1].clone();
+        world.sequences[2].push(9);
+        world.shared = 2;
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            found.push(world.step(&[0, 1, 2], |_| 1));
+            replays.push(world.cuda.replays().0);
+            world.sequences.iter_mut().for_each(|sequence| sequence.push(5));
+        }
+        (found, replays)
+    };
+    let (found, replays) = sharing(emulated(true));
+    assert_eq!(replays, [1, 1, 2], "the step after it is replayed again");
+    assert!(found == sharing(launched()).0);
 }
 
 /// Sums of products that lie apart, of rows that fill the step up, too.
