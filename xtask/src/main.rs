@@ -3,6 +3,7 @@
 
 mod fixtures;
 mod gpu;
+mod kernels;
 mod python;
 mod requirements;
 mod runner;

@@ -41,7 +41,9 @@ mod tests {
     #[test]
     fn requirements_are_pinned() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        for file in [REQUIREMENTS, crate::wheel::TOOLS, crate::wheel::REQUIREMENTS] {
+        for file in
+            [REQUIREMENTS, crate::wheel::TOOLS, crate::wheel::REQUIREMENTS, crate::kernels::REQUIREMENTS]
+        {
             let text = fs::read_to_string(root.join(file)).unwrap();
             let packages = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
             let loose: Vec<&str> = packages.filter(|line| !line.contains("==")).collect();

@@ -2,7 +2,7 @@
 
 use crate::steps::{Action, Cargo, Step};
 use crate::workspace::Workspace;
-use crate::{python, requirements, wheel};
+use crate::{kernels, python, requirements, wheel};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -46,6 +46,7 @@ fn run_step(step: &Step, workspace: &Workspace) -> Result<()> {
             python::run(workspace)
         }
         Action::Wheel => wheel::run(workspace),
+        Action::Kernels => kernels::run(workspace),
     }
 }
 

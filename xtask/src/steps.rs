@@ -24,6 +24,8 @@ pub(crate) enum Action {
     Python,
     /// The Python package, built and tested.
     Wheel,
+    /// The CUDA kernels, compiled.
+    Kernels,
 }
 
 /// One call of cargo, as a person could type it.
@@ -52,6 +54,7 @@ pub(crate) fn all(workspace: &Workspace) -> Vec<Step> {
             vec![Cargo::new("clippy --workspace --all-targets -- -D warnings").component("clippy")],
         ),
         step("test", "unit, integration and doc tests", vec![Cargo::new("test --workspace")]),
+        Step { name: "kernels", about: "NVIDIA's compiler takes every CUDA kernel", action: Action::Kernels },
         step("loom", "every interleaving of the page pool's atomics", vec![loom(workspace)]),
         Step {
             name: "requirements",
@@ -136,7 +139,7 @@ impl Cargo {
     }
 }
 
-fn cargo(workspace: &Workspace) -> Command {
+pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     as_typed_by_a_person(&mut command).current_dir(&workspace.root).stdin(Stdio::null());
     command
@@ -168,6 +171,7 @@ impl fmt::Display for Step {
             Action::Requirements => write!(f, "\n{:13} cargo xtask requirements", ""),
             Action::Python => write!(f, "\n{:13} cargo xtask test --only python", ""),
             Action::Wheel => write!(f, "\n{:13} cargo xtask test --only wheel", ""),
+            Action::Kernels => write!(f, "\n{:13} cargo xtask test --only kernels", ""),
         }
     }
 }
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn an_unknown_step_is_refused_with_the_names_there_are() {
         let error = select(steps(), &["tests".into()]).unwrap_err().to_string();
-        assert!(error.contains("`tests`") && error.contains("format, lint, test, loom"), "{error}");
+        assert!(error.contains("`tests`") && error.contains("format, lint, test, kernels, loom"), "{error}");
     }
 
     #[test]

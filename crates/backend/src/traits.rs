@@ -10,6 +10,9 @@ pub enum BackendError {
     OutOfMemory(String),
     #[error("the device failed: {0}")]
     Device(String),
+    /// Nothing that is asked of it from here on will be done.
+    #[error("the device is lost, and only a new process can use it again: {0}")]
+    Lost(String),
 }
 
 impl BackendError {

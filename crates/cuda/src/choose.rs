@@ -60,7 +60,7 @@ impl Cuda {
         let rows = there.count;
         let vocab = logits.cols();
         let most = vocab.div_ceil(LEAST_PART).max(1);
-        let parts = (8 * self.device.processors()).div_ceil(logits.rows().max(1)).clamp(1, most);
+        let parts = (8 * self.device.processors().count).div_ceil(logits.rows().max(1)).clamp(1, most);
         let mut choosing = self.choosing.borrow_mut();
         let peaks = Memory::at_least(&mut choosing.peaks, &self.device, logits.rows() * parts * 8)?;
         let tokens = Memory::at_least(&mut choosing.tokens, &self.device, logits.rows() * 4)?;

@@ -141,7 +141,7 @@ impl Cuda {
             rows: x.rows() as u32,
         };
         // Many rows are better off with several blocks on a multiprocessor, but the order of sums depends on it.
-        let many = !self.deterministic() && x.rows() > self.device.processors();
+        let many = !self.deterministic() && x.rows() > self.device.processors().count;
         let (fours, min_blocks) = (x.cols().div_ceil(4), if many { 2 } else { 1 });
         let kept = fours.div_ceil(NormOptions::MOST_THREADS / min_blocks).clamp(1, 2);
         let options = NormOptions { kept, min_blocks, before: before.is_some() };
@@ -236,10 +236,11 @@ impl Cuda {
             unsafe { self.convert(x, 0, x.rows(), memory.address(), w.precision)? };
             converted = Some(memory);
         }
-        let few = !self.deterministic() && x.rows() <= FEW_ROWS && w.cols.is_multiple_of(8);
+        let may_be_few = !self.deterministic() && x.rows() <= FEW_ROWS && w.cols.is_multiple_of(8);
         let many = !self.deterministic() && x.rows() > FEW_ROWS;
         let out_precision = if many { short } else { Precision::F32 };
-        let cut = few.then(|| self.cut(x.rows(), w.rows, w.cols));
+        let cut = may_be_few.then(|| self.cut(x.rows(), w.rows, w.cols)).flatten();
+        let few = cut.is_some();
         let parts = cut.map_or(1, |cut| cut.parts);
         // By a kernel of ours for few rows, where nobody else has a part of the sums.
         let gate = gate.filter(|_| few && parts == 1 && w.rows.is_multiple_of(16));

@@ -22,6 +22,20 @@ impl Grid {
     }
 }
 
+/// The multiprocessors of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Processors {
+    pub(crate) count: usize,
+    /// Bytes of shared memory that a block may have; each has 1 KiB more.
+    pub(crate) shared: usize,
+}
+
+impl Processors {
+    /// Of an H200.
+    #[cfg(test)]
+    pub(crate) const MANY: Self = Self { count: 132, shared: 227 << 10 };
+}
+
 /// `out[rows, outputs] = x[rows, cols] · w[outputs, cols]ᵀ`; `x` and `w` in `precision`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
@@ -54,8 +68,7 @@ pub(crate) trait Recorded: Send + fmt::Debug {
 /// Work runs in the order of the calls. Addresses are those of the device.
 pub(crate) trait Device: Send + Sync {
     fn name(&self) -> String;
-    /// Multiprocessors.
-    fn processors(&self) -> usize;
+    fn processors(&self) -> Processors;
     /// Major and minor.
     fn capability(&self) -> (i32, i32);
     /// Bytes that could still be allocated.

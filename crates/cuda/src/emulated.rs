@@ -1,7 +1,7 @@
 //! A device for tests: kernels compiled with g++ against `cu/emulation.h`, memory of the process.
 
 use crate::backend::Cuda;
-use crate::device::{Device, Grid, OwnWay, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Processors, Product, Recorded};
 use crate::kernels::Kernel;
 use libloading::Library;
 use octavo_backend::BackendError;
@@ -24,6 +24,8 @@ static LOADED: OnceLock<Mutex<HashMap<Kernel, Arc<OnceLock<Library>>>>> = OnceLo
 
 #[derive(Default)]
 pub(crate) struct Emulated {
+    /// Its blocks have as little shared memory as those of any device.
+    is_small: bool,
     sizes: Mutex<HashMap<u64, Layout>>,
     recording: Mutex<Option<Vec<Launched>>>,
     /// How many have been made.
@@ -61,6 +63,10 @@ impl Recorded for Launches {
 }
 
 impl Emulated {
+    pub(crate) fn small() -> Self {
+        Self { is_small: true, ..Self::default() }
+    }
+
     /// A GPU refuses, or does what nobody meant.
     fn not_recording(&self) {
         assert!(self.recording.lock().unwrap().is_none(), "nothing but launches in a recording");
@@ -119,8 +125,8 @@ impl Device for Emulated {
         "emulated".into()
     }
 
-    fn processors(&self) -> usize {
-        4
+    fn processors(&self) -> Processors {
+        Processors { count: 4, shared: if self.is_small { 99 << 10 } else { Processors::MANY.shared } }
     }
 
     fn capability(&self) -> (i32, i32) {
@@ -174,6 +180,7 @@ impl Device for Emulated {
             asked.insert(kernel);
             return Ok(());
         }
+        assert!(grid.shared as usize <= self.processors().shared, "shared memory of {kernel:?}: {grid:?}");
         self.ran.lock().unwrap().insert(kernel);
         if let Some(launches) = &mut *self.recording.lock().unwrap() {
             let mut copy = vec![0u64; kernel.args_bytes().div_ceil(8)];

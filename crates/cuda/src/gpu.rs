@@ -10,7 +10,7 @@ mod rehearsal;
 
 pub use open::OpenError;
 
-use crate::device::{Device, Grid, OwnWay, Product, Recorded};
+use crate::device::{Device, Grid, OwnWay, Processors, Product, Recorded};
 use crate::kernels::Kernel;
 use compile::Compiler;
 use cudarc::driver::sys::{
@@ -35,11 +35,28 @@ const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 /// agree on it, as a processor changes it only when it has nothing to do.
 const ALL_SHARED: i32 = 100;
 
+/// Errors after which every call answers the same, until the process ends.
+const STAYS: [CUresult; 13] = [
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    CUresult::CUDA_ERROR_ASSERT,
+    CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUresult::CUDA_ERROR_INVALID_PC,
+    CUresult::CUDA_ERROR_LAUNCH_FAILED,
+    CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+];
+
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     name: String,
-    processors: usize,
+    processors: Processors,
     capability: (i32, i32),
     compiler: Compiler,
     functions: Mutex<HashMap<Kernel, Function>>,
@@ -105,6 +122,7 @@ impl Gpu {
 fn failed(what: &'static str) -> impl Fn(DriverError) -> BackendError {
     move |error| match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory(format!("{what}: {error}")),
+        code if STAYS.contains(&code) => BackendError::Lost(format!("{what}: {error}")),
         _ => BackendError::Device(format!("{what}: {error}")),
     }
 }
@@ -114,7 +132,7 @@ impl Device for Gpu {
         self.name.clone()
     }
 
-    fn processors(&self) -> usize {
+    fn processors(&self) -> Processors {
         self.processors
     }
 

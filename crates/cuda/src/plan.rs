@@ -22,6 +22,7 @@ mod pieces;
 #[cfg(test)]
 mod tests;
 
+use crate::device::Processors;
 use crate::kernels::{AttentionOptions, ChunkOptions};
 use crate::load::Load;
 pub(crate) use items::Item;
@@ -93,12 +94,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(processors: usize, key: PlanKey, page_size: usize, spans: &[Span]) -> Self {
+    pub(crate) fn new(processors: Processors, key: PlanKey, page_size: usize, spans: &[Span]) -> Self {
+        let Processors { count: processors, shared } = processors;
         let [narrow, wide] = key.blocks();
         let small_pages = !page_size.is_multiple_of(TILE as usize);
         let lines = |span: &Span| span.rows * key.group;
         let is_chunk = |span: &Span| key.has_chunks() && span.rows > 1 && lines(span) >= key.chunk_lines();
-        let chunk = key.chunk();
+        let chunk = key.chunk(shared);
         let decoding = work_of(&key, spans, 8 * narrow / key.group, |span| span.rows == 1);
         let few = work_of(&key, spans, 8 * wide / key.group, |span| span.rows > 1 && !is_chunk(span));
         let chunks = work_of(&key, spans, chunk.lines() / key.group, is_chunk);
@@ -107,7 +109,7 @@ impl Plan {
             let load = Load::new(decoding.iter().map(Work::tiles), key.kv_heads);
             let free = narrow == 1 && !key.deterministic;
             let measured = if free { load.tuning(&key, processors) } else { Tuning::default() };
-            let options = key.options(narrow, small_pages, measured);
+            let options = key.options(narrow, small_pages, measured, shared);
             let shares = (processors * options.min_blocks / key.kv_heads).max(1);
             let cuts = match (key.deterministic, key.tuning.part_tiles) {
                 (true, 0) => Cuts::At(FIXED_PART),
@@ -119,7 +121,7 @@ impl Plan {
             launches.push(Launch::new(&key, Program::Columns(options), shares, &cut(&decoding, cuts)));
         }
         if !few.is_empty() {
-            let options = key.options(wide, small_pages, Tuning::default());
+            let options = key.options(wide, small_pages, Tuning::default(), shared);
             let part = if key.tuning.part_tiles == 0 { FIXED_PART } else { key.tuning.part_tiles };
             let pieces = cut(&few, if key.deterministic { Cuts::At(part) } else { Cuts::Parts(u32::MAX) });
             launches.push(Launch::new(&key, Program::Columns(options), pieces.len(), &pieces));

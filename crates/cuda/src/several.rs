@@ -1,9 +1,9 @@
 //! Products of several rows with many weights. Every unit reads all rows, which for units of few outputs is as much work
 //! for the second-level cache as the weights are: here a warp has up to 80 outputs, and rows come into registers.
 
-use crate::device::Grid;
+use crate::device::{Grid, Processors};
 use crate::kernels::{Kernel, SeveralOptions, StreamOptions};
-use crate::stream::{Cut, MOST_PARTS, RESERVED, SHARED, StreamArgs};
+use crate::stream::{Cut, MOST_PARTS, RESERVED, StreamArgs};
 
 pub(crate) const SEVERAL: Kernel = Kernel::new::<StreamArgs>("several").overlapping();
 
@@ -31,37 +31,37 @@ const UNIT_TIME: usize = 4;
 const PART_TIME: usize = 4;
 
 /// How a product of many weights is cut, if it is one.
-pub(crate) fn large(processors: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
+pub(crate) fn large(processors: Processors, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
     if rows > MOST_ROWS || outputs * cols < LEAST_WEIGHTS {
         return None;
     }
     // What has a unit for every processor stays whole, and is faster in two smaller blocks on each; of parts, units of 80
     // outputs are slower than they seem.
-    let is_whole = outputs.div_ceil(64) > processors;
+    let is_whole = outputs.div_ceil(64) > processors.count;
     let (min_blocks, warps, most_parts) = if is_whole { (2, 4, 1) } else { (1, 8, MOST_PARTS) };
     let sixteens = CHUNK_TIMES.into_iter().filter(|(sixteens, _)| *sixteens < 5 || is_whole);
     let shapes = sixteens.flat_map(|(sixteens, time)| {
         (1..=most_parts).map(move |parts| (Shape { min_blocks, warps, sixteens, parts }, time))
     });
     let time = |(shape, time): &(Shape, usize)| {
-        let rounds = shape.tiles(outputs).div_ceil(shape.most_blocks(processors));
+        let rounds = shape.tiles(outputs).div_ceil(shape.most_blocks(processors.count));
         rounds * (shape.chunks(cols) * time + UNIT_TIME) + PART_TIME * shape.parts
     };
     let (best, _) = shapes.min_by_key(time).expect("some shape");
-    Some(best.cut(processors, [rows, outputs, cols]))
+    best.cut(processors, [rows, outputs, cols])
 }
 
 /// A small product of which every block has one unit, and every warp few chunks of it: all of its weights and rows are on
 /// their way at once.
-pub(crate) fn small(processors: usize, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
+pub(crate) fn small(processors: Processors, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
     let shape = Shape { min_blocks: 2, warps: 8, sixteens: 2, parts };
-    let is_one_unit = shape.tiles(outputs) <= shape.most_blocks(processors);
+    let is_one_unit = shape.tiles(outputs) <= shape.most_blocks(processors.count);
     if rows > MOST_ROWS || !is_one_unit || shape.chunks(cols) > FEW_CHUNKS {
         return None;
     }
-    let mut cut = shape.cut(processors, [rows, outputs, cols]);
+    let mut cut = shape.cut(processors, [rows, outputs, cols])?;
     // So much that more than two of its blocks do not come together on one multiprocessor while others have none.
-    cut.grid.shared = (SHARED / 2 - RESERVED) as u32;
+    cut.grid.shared = (processors.shared / 2 - RESERVED) as u32;
     Some(cut)
 }
 
@@ -88,22 +88,23 @@ impl Shape {
         cols.div_ceil(StreamOptions::CHUNK).div_ceil(self.parts).div_ceil(self.warps)
     }
 
-    fn cut(&self, processors: usize, [rows, outputs, cols]: [usize; 3]) -> Cut {
+    /// `None` where two chunks of every warp do not fit.
+    fn cut(&self, processors: Processors, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
         let Self { min_blocks, warps, sixteens, parts, .. } = *self;
         let (tiles, chunks) = (self.tiles(outputs), self.chunks(cols));
-        let blocks = tiles.min(self.most_blocks(processors));
+        let blocks = tiles.min(self.most_blocks(processors.count));
         let one_unit = blocks == tiles;
         let ring =
             |depth| SeveralOptions { rows, sixteens, warps, depth, group: GROUP, once: false, min_blocks };
         let all = SeveralOptions { depth: chunks, group: chunks, once: true, ..ring(chunks) };
         let once = (one_unit && chunks <= MOST_AT_ONCE).then_some(all);
         let mut options = once.into_iter().chain((2..=DEEPEST).rev().map(ring));
-        let room = if min_blocks == 1 { ALONE } else { SHARED };
+        let room = if min_blocks == 1 { ALONE.min(processors.shared) } else { processors.shared };
         let fits = |o: &SeveralOptions| min_blocks * (o.shared(one_unit) + RESERVED) <= room;
-        let options = options.find(fits).expect("two chunks of every warp fit");
+        let options = options.find(fits)?;
         let grid = Grid::new(blocks * parts, 1, 32 * warps as u32);
         let grid = Grid { shared: options.shared(one_unit) as u32, ..grid };
-        Cut { kernel: SEVERAL.with_several(options), grid, parts, gate: None }
+        Some(Cut { kernel: SEVERAL.with_several(options), grid, parts, gate: None })
     }
 }
 
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn the_products_of_known_models_fill_the_device() {
         let cut = |outputs, cols| {
-            let cut = large(132, [24, outputs, cols])?;
+            let cut = large(Processors::MANY, [24, outputs, cols])?;
             Some((cut.parts, cut.grid.blocks[0], cut.grid.threads))
         };
         // Of Llama-3.2-3B, Qwen3-4B and Gemma-3-1B.
@@ -140,9 +141,9 @@ mod tests {
         for rows in 9..=MOST_ROWS {
             for (outputs, cols) in [(16_384, 3072), (3072, 3072), (1152, 6912), (151_936, 2560), (8, 1 << 20)]
             {
-                let grid = large(132, [rows, outputs, cols]).expect("many weights").grid;
+                let grid = large(Processors::MANY, [rows, outputs, cols]).expect("many weights").grid;
                 assert!(
-                    grid.shared as usize + RESERVED <= SHARED,
+                    grid.shared as usize + RESERVED <= Processors::MANY.shared,
                     "{rows} {outputs} {cols}: {}",
                     grid.shared
                 );
@@ -163,7 +164,8 @@ mod tests {
         let packed = |v: &[bf16]| bits(v).chunks(2).map(|two| two[0] | two[1] << 16).collect::<Vec<u32>>();
         let [on_x, on_w] = [&x, &w].map(|v| Memory::of(&cuda.device, &packed(v)).unwrap());
         let out = Memory::zeroed(&cuda.device, shape.parts * rows * outputs * 4).unwrap();
-        let cut = shape.cut(4, [rows, outputs, cols]);
+        let four = Processors { count: 4, ..Processors::MANY };
+        let cut = shape.cut(four, [rows, outputs, cols]).expect("room");
         let product = Product {
             x: on_x.address(),
             w: on_w.address(),

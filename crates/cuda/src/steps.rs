@@ -15,7 +15,7 @@ mod plans;
 
 use crate::arena::CudaArena;
 use crate::backend::Cuda;
-use crate::device::Recorded;
+use crate::device::{Processors, Recorded};
 use crate::memory::{Memory, Plain};
 use crate::plan::{Plan, PlanKey, Shape};
 use crate::stage::{Place, Stage, places};
@@ -157,7 +157,12 @@ impl Steps {
     }
 
     /// The plans of a step and what kind it is, if the model is known.
-    fn plan(&mut self, processors: usize, step: &Step<'_, CudaArena>, rows: usize) -> Option<(Plans, Kind)> {
+    fn plan(
+        &mut self,
+        processors: Processors,
+        step: &Step<'_, CudaArena>,
+        rows: usize,
+    ) -> Option<(Plans, Kind)> {
         let ahead = self.ahead.take();
         let known = self.plans_of(step.model)?;
         let (size, spans) = (step.arena.layout().page_size, step.rows.spans);
@@ -240,7 +245,10 @@ impl Cuda {
     pub(crate) fn begin_step(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {
         let rows = self.recorded_rows(step);
         let mut steps = self.steps.borrow_mut();
-        steps.current = None;
+        // A step that broke off while it was recorded.
+        if steps.current.take().is_some_and(|current| current.inputs.is_some()) {
+            let _ = self.device.recorded();
+        }
         steps.passes_once = rows.is_none() && !steps.off;
         drop(steps);
         let Some(rows) = rows else { return Ok(Pass::Run) };

@@ -2,7 +2,7 @@
 //! the kernel before it has ended.
 
 use crate::backend::Cuda;
-use crate::device::{Grid, Product};
+use crate::device::{Grid, Processors, Product};
 use crate::kernels::{Kernel, StreamOptions};
 use crate::memory::launch;
 use crate::several;
@@ -29,8 +29,7 @@ const DEEPEST: usize = 6;
 /// Up to so many rows are loaded. More are copied like the weights, and parts of them take longer to add.
 const LOADED_ROWS: usize = 8;
 const MOST_PARTS_OF_MORE: usize = 4;
-/// Shared memory of a multiprocessor, and what a block takes beyond what it asks for.
-pub(crate) const SHARED: usize = 227 << 10;
+/// Shared memory that a block takes beyond what it asks for.
 pub(crate) const RESERVED: usize = 1 << 10;
 
 /// Of `cu/stream.cu` and of `cu/several.cu`.
@@ -59,15 +58,15 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Into so many parts, or as many as are best for 0.
-    fn new(processors: usize, parts: usize, shape: [usize; 3]) -> Self {
+    /// Into so many parts, or as many as are best for 0; `None` where so many rows do not fit the shared memory.
+    fn new(processors: Processors, parts: usize, shape: [usize; 3]) -> Option<Self> {
         let [rows, outputs, cols] = shape;
         let is_several = rows > LOADED_ROWS;
         if is_several
             && parts == 0
             && let Some(cut) = several::large(processors, shape)
         {
-            return cut;
+            return Some(cut);
         }
         let options = (1..=MOST_BLOCKS).rev().flat_map(|min_blocks| {
             let depths = (2..=DEEPEST).rev();
@@ -79,27 +78,25 @@ impl Cut {
                 min_blocks,
             })
         });
-        let options = options
-            .into_iter()
-            .find(|o| o.min_blocks * (o.shared() + RESERVED) <= SHARED)
-            .expect("two chunks of every warp fit");
+        let fits = |o: &StreamOptions| o.min_blocks * (o.shared() + RESERVED) <= processors.shared;
+        let options = options.into_iter().find(fits)?;
         let most_parts = if is_several { MOST_PARTS_OF_MORE } else { MOST_PARTS };
         let chunks = cols.div_ceil(StreamOptions::CHUNK);
         let parts = if parts == 0 { 1..=most_parts.min(chunks) } else { parts..=parts };
         let tiles = outputs.div_ceil(16 * SIXTEENS);
         // In turns of a warp. Starting and ending a unit takes about one; a part takes others some time to add.
         let cost = |parts: &usize| {
-            let rounds = (tiles * parts).div_ceil(options.min_blocks * processors);
+            let rounds = (tiles * parts).div_ceil(options.min_blocks * processors.count);
             4 * rounds * (chunks.div_ceil(*parts).div_ceil(WARPS) + 1) + parts
         };
         let parts = parts.min_by_key(cost).expect("one part at least");
         if is_several && let Some(cut) = several::small(processors, parts, shape) {
-            return cut;
+            return Some(cut);
         }
-        let blocks = (tiles * parts).min(options.min_blocks * processors);
+        let blocks = (tiles * parts).min(options.min_blocks * processors.count);
         let grid = Grid::new(blocks, 1, 32 * options.warps as u32);
         let grid = Grid { shared: options.shared() as u32, ..grid };
-        Self { kernel: STREAM.with_stream(options), grid, parts, gate: None }
+        Some(Self { kernel: STREAM.with_stream(options), grid, parts, gate: None })
     }
 
     /// Of `[gate | up]`, which is in one part, what `act` makes of it.
@@ -110,7 +107,7 @@ impl Cut {
 }
 
 impl Cuda {
-    pub(crate) fn cut(&self, rows: usize, outputs: usize, cols: usize) -> Cut {
+    pub(crate) fn cut(&self, rows: usize, outputs: usize, cols: usize) -> Option<Cut> {
         Cut::new(self.device.processors(), self.tuning.get().product_parts, [rows, outputs, cols])
     }
 
@@ -136,13 +133,14 @@ impl Cuda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulated::emulated;
+    use crate::emulated::{Emulated, emulated};
     use crate::plan::Tuning;
     use octavo_backend::conformance::{self, Tolerance};
+    use std::sync::Arc;
 
     #[test]
     fn small_products_are_cut_into_parts_and_large_ones_are_not() {
-        let parts = |outputs, cols| Cut::new(132, 0, [24, outputs, cols]).parts;
+        let parts = |outputs, cols| Cut::new(Processors::MANY, 0, [24, outputs, cols]).expect("room").parts;
         // Of Qwen3-0.6B: o and down have too few outputs for all processors.
         assert_eq!([parts(1024, 2048), parts(1024, 3072)], [4, 4]);
         assert_eq!([parts(16_384, 3072), parts(151_936, 1024)], [1, 1]);
@@ -152,9 +150,16 @@ mod tests {
     #[test]
     fn every_number_of_rows_fits_the_shared_memory() {
         for rows in 1..=FEW_ROWS {
-            let options = Cut::new(132, 0, [rows, 1024, 5120]).kernel.stream.expect("not several's");
+            let cut = Cut::new(Processors::MANY, 0, [rows, 1024, 5120]).expect("room");
+            let options = cut.kernel.stream.expect("not several's");
             let StreamOptions { depth, min_blocks, .. } = options;
             assert!(depth >= 2 && (rows > 32 || min_blocks == MOST_BLOCKS), "{rows}: {depth}, {min_blocks}");
+        }
+        let small = Processors { count: 40, shared: 99 << 10 };
+        for (rows, outputs) in (1..=FEW_ROWS).flat_map(|rows| [(rows, 1024), (rows, 16_384)]) {
+            let cut = Cut::new(small, 0, [rows, outputs, 5120]);
+            assert!(cut.is_some() || rows > 24, "{rows} rows of a small device");
+            assert!(cut.is_none_or(|cut| cut.grid.shared as usize + RESERVED <= small.shared), "{rows}");
         }
     }
 
@@ -165,6 +170,12 @@ mod tests {
             cuda.tuning.set(Tuning { product_parts, ..Tuning::default() });
             conformance::linear_matches_the_reference(&cuda, Tolerance::BF16);
         }
+    }
+
+    #[test]
+    fn a_small_device_multiplies_too() {
+        let cuda = Cuda::on(Arc::new(Emulated::small()), false, true);
+        conformance::linear_matches_the_reference(&cuda, Tolerance::BF16);
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub struct Engine {
     pub(crate) now: Timestamp,
     pub(crate) last_audit: Option<AuditReport>,
     pub(crate) steps_at_audit: u64,
+    pub(crate) is_lost: bool,
     published: Option<Timestamp>,
 }
 
@@ -126,6 +127,7 @@ impl Engine {
             now: Timestamp::default(),
             last_audit: None,
             steps_at_audit: 0,
+            is_lost: false,
             published: None,
             config,
         })
@@ -175,6 +177,11 @@ impl Engine {
         }
     }
 
+    /// Whether the device is gone: no step will run again.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Whether a step would do anything.
     pub fn has_work(&self) -> bool {
         !self.running.is_empty() || !self.queue.is_empty()
@@ -218,7 +225,7 @@ impl Engine {
                     self.add_chosen(events);
                     report.publish = mark.elapsed() - report.sample;
                 }
-                Err(reason) => self.recover(&reason, events),
+                Err(broken) => self.recover(&broken, events),
             }
             self.note(&report);
         } else {

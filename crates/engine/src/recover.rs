@@ -18,24 +18,40 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
+/// Why a step did not run to its end.
+pub(crate) struct Broken {
+    pub(crate) reason: String,
+    /// No later one will.
+    is_lost: bool,
+}
+
+impl Broken {
+    fn step(reason: String) -> Self {
+        Self { reason, is_lost: false }
+    }
+}
+
 /// A panic is an error like any other.
-fn caught(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> {
+fn caught(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), Broken> {
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(ran) => ran.map_err(|error| error.to_string()),
-        Err(panic) => Err(format!("panic: {}", words(&*panic))),
+        Ok(ran) => ran.map_err(|error| Broken {
+            is_lost: matches!(error, BackendError::Lost(_)),
+            reason: error.to_string(),
+        }),
+        Err(panic) => Err(Broken::step(format!("panic: {}", words(&*panic)))),
     }
 }
 
 impl Engine {
     /// Starts the step.
-    pub(crate) fn start(&mut self) -> Result<(), String> {
+    pub(crate) fn start(&mut self) -> Result<(), Broken> {
         self.zero_freed()?;
         let (runner, batch) = (&mut self.runner, &self.batch);
         caught(|| runner.start(batch))
     }
 
     /// Nobody has used them since: those of the open step are not in use yet. What could not be zeroed is tried again.
-    pub(crate) fn zero_freed(&mut self) -> Result<(), String> {
+    pub(crate) fn zero_freed(&mut self) -> Result<(), Broken> {
         let Some(freed) = &self.freed else { return Ok(()) };
         let (runner, pages) = (&mut self.runner, freed.take());
         if pages.is_empty() {
@@ -45,25 +61,31 @@ impl Engine {
     }
 
     /// Waits for what was started.
-    pub(crate) fn wait(&mut self) -> Result<(), String> {
+    pub(crate) fn wait(&mut self) -> Result<(), Broken> {
         let (runner, batch, logits) = (&mut self.runner, &self.batch, &mut self.logits);
         caught(|| runner.finish(batch, logits))?;
         let (found, wanted) = (self.logits.rows(), self.batch.wanted().len());
         if found != wanted {
-            return Err(format!("the runner returned {found} rows of logits where {wanted} were wanted"));
+            let reason = format!("the runner returned {found} rows of logits where {wanted} were wanted");
+            return Err(Broken::step(reason));
         }
         Ok(())
     }
 
-    /// The step failed: the requests in it fail, everything else goes on as if it had not been.
-    pub(crate) fn recover(&mut self, reason: &str, events: &mut Events) {
+    /// The step failed: the requests in it fail, everything else goes on as if it had not been, unless no other step can.
+    pub(crate) fn recover(&mut self, broken: &Broken, events: &mut Events) {
+        let Broken { reason, is_lost } = broken;
         tracing::error!(reason, spans = self.wanted.len(), "a step failed");
+        if *is_lost {
+            self.is_lost = true;
+            self.intake.close();
+        }
         self.metrics.failed_steps.add(1);
         self.cache.fail();
         let concerned = self.running.iter().filter(|running| running.span.is_some());
         let concerned: Vec<RequestId> = concerned.map(|running| running.task.id()).collect();
         for id in concerned {
-            self.fail_request(id, Failure::Step(reason.into()), events);
+            self.fail_request(id, Failure::Step(reason.as_str().into()), events);
         }
         if self.audit().problem.is_some() {
             self.replace_cache(events);
@@ -144,9 +166,9 @@ impl Engine {
         if self.metrics.steps.get() != self.steps_at_audit && self.audit().problem.is_some() {
             self.replace_cache(&mut Vec::new());
         }
-        if let Err(reason) = self.zero_freed() {
+        if let Err(broken) = self.zero_freed() {
             tracing::error!(
-                reason,
+                reason = broken.reason,
                 "freed pages could not be zeroed; it is tried again before the next step"
             );
         }

@@ -57,7 +57,7 @@ impl Engine {
             let n = self.config.chunk.0.min(len - at);
             self.cache.schedule(seq, n, Claim::Running)?;
             self.batch.fill(&self.cache, |_| Wanted::All);
-            self.zero_freed().map_err(ScoreError::Zeroing)?;
+            self.zero_freed().map_err(|broken| ScoreError::Zeroing(broken.reason))?;
             self.runner.step(&self.batch, &mut self.logits)?;
             self.cache.complete();
             for row in 0..n.0 {

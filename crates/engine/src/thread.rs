@@ -63,8 +63,8 @@ impl Drop for Ticket {
 }
 
 impl EngineHandle {
-    /// Moves the engine to a thread of its own. The thread ends after [`stop`](Self::stop), or when the last handle
-    /// and ticket are gone.
+    /// Moves the engine to a thread of its own. The thread ends after [`stop`](Self::stop), when the last handle and
+    /// ticket are gone, or when the device is lost.
     pub fn spawn(engine: Engine) -> (Self, JoinHandle<()>) {
         let (commands, inbox) = channel();
         let (intake, metrics) = (engine.intake().clone(), engine.metrics().clone());
@@ -158,6 +158,11 @@ impl Service {
                 self.engine.fail_all(&mut self.events);
             }
             self.step();
+            if self.engine.is_lost() {
+                self.engine.fail_all(&mut self.events);
+                deliver(&mut self.sinks, &mut self.events, &mut Vec::new());
+                break;
+            }
         }
         // Whoever was let in just before the door was closed.
         while let Ok(command) = self.inbox.try_recv() {

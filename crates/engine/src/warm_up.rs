@@ -90,7 +90,8 @@ impl<B: Backend> ModelRunner<B> {
         self.model.rows_for(&self.backend, rows, &[], &self.arena, &choices) as u32
     }
 
-    /// These positions of so many sequences, all of whose pages are the first.
+    /// These positions of so many sequences, all of whose pages are the first, but for the last one, in which they store:
+    /// what a step stores elsewhere is read by nobody in it.
     fn any_step(
         &mut self,
         settings: &Settings,
@@ -100,7 +101,10 @@ impl<B: Backend> ModelRunner<B> {
         let (count, rows) = (batch as usize, positions.len());
         let span = |i| Span { first_row: i * rows, rows, start: positions.start };
         let spans: Vec<Span> = (0..count).map(span).collect();
-        let pages = vec![PageId(0); settings.page_size.pages_for(Tokens(positions.end)).as_usize()];
+        let mut pages = vec![PageId(0); settings.page_size.pages_for(Tokens(positions.end)).as_usize()];
+        if let [_, .., last] = &mut pages[..] {
+            *last = PageId(1);
+        }
         let tables = settings.windows.iter().map(|window| {
             let seen = window.map_or(0, |window| (positions.start + 1).saturating_sub(window.0));
             let first = settings.page_size.page_of(Tokens(seen)).0;

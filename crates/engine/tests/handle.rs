@@ -2,7 +2,7 @@
 
 mod fake;
 
-use fake::{Bench, PageRunner, expected, prompt};
+use fake::{Bench, Fault, PageRunner, expected, prompt};
 use octavo_backend::BackendError;
 use octavo_engine::{
     Batch, Engine, EngineConfig, EngineHandle, Event, Failure, Logits, NoAnswer, Outputs, Request, Runner,
@@ -130,6 +130,27 @@ fn what_a_step_brought_is_told_while_the_device_computes_the_next() {
     assert!(is_token(&noted[7], tokens[1]) && noted[8] == Finish, "{noted:?}");
     // Nothing follows the last step.
     assert!(is_token(&noted[9], tokens[2]) && matches!(noted[11], Noted::Told(Event::Done(_))), "{noted:?}");
+}
+
+#[test]
+fn an_engine_whose_device_is_lost_ends_instead_of_failing_one_request_after_another() {
+    let settings = Bench::pool(24, 4);
+    let mut runner = PageRunner::new(settings.total, settings.page_size);
+    runner.pace = Duration::from_millis(2);
+    runner.faults.at(3, Fault::Lost);
+    let config = EngineConfig::new(1, Tokens(96));
+    let engine = Engine::new(config, settings, Box::new(runner), None).unwrap();
+    let (handle, thread) = EngineHandle::spawn(engine);
+    let (sinks, events): (Vec<_>, Vec<_>) = (0..2).map(|_| sink()).unzip();
+    let tickets: Vec<_> =
+        sinks.into_iter().map(|sink| handle.submit(Request::new(prompt(1, 10), 20), sink).unwrap()).collect();
+    let failures: Vec<_> = events.iter().map(|events| outputs(events).failure.expect("a failure")).collect();
+    assert!(matches!(&failures[0], Failure::Step(why) if why.contains("fell off the bus")), "{failures:?}");
+    assert!(matches!(failures[1], Failure::ShuttingDown), "it waited: {failures:?}");
+    thread.join().unwrap();
+    assert!(matches!(handle.audit().wait(SOON), Err(NoAnswer::Stopped)));
+    assert!(matches!(handle.submit(Request::new(prompt(1, 4), 1), sink().0), Err(SubmitError::ShuttingDown)));
+    drop(tickets);
 }
 
 #[test]

@@ -83,6 +83,6 @@ pub(crate) fn backend(error: BackendError) -> PyErr {
     match error {
         BackendError::OutOfMemory(_) => PyMemoryError::new_err(error.to_string()),
         BackendError::Unsupported { .. } => value(error),
-        BackendError::Device(_) => runtime(error),
+        BackendError::Device(_) | BackendError::Lost(_) => runtime(error),
     }
 }

@@ -25,14 +25,18 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub enum ServeError {
     #[error("the engine's thread panicked; the log says why")]
     EnginePanicked,
+    #[error("the engine has stopped by itself; the log says why")]
+    EngineStopped,
 }
 
 /// What clients have to take the end of their answers once everything has been computed.
 const FLUSH: Duration = Duration::from_secs(5);
+/// How often somebody looks whether the engine's thread is still there.
+const LOOK_AT_ENGINE: Duration = Duration::from_millis(200);
 /// How often the drain looks whether all requests have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Answers requests on `listener` until `shutdown` completes. From then on `/ready` says 503 and new requests are
+/// Answers requests on `listener` until `shutdown` completes, or the engine ends by itself. From then on `/ready` says 503 and new requests are
 /// refused; those under way have [`ServerOptions::drain`](crate::ServerOptions::drain) to end before they are cancelled.
 /// Returns when the engine has stopped.
 pub async fn serve(
@@ -46,10 +50,11 @@ pub async fn serve(
     let app = tokio::task::spawn_blocking(move || App::new(parts, config)).await;
     let app = Arc::new(app.map_err(|_| ServeError::EnginePanicked)?);
     let mut server = Server::new(listener, app.clone());
-    tokio::select! {
-        () = shutdown => {}
+    let stopped_by_itself = tokio::select! {
+        () = shutdown => false,
+        () = end_of(&serving.thread) => true,
         never = server.accept() => match never {},
-    }
+    };
     tracing::info!(in_flight = app.limits.in_flight(), "shutting down");
     app.limits.drain();
     app.handle.stop(drain);
@@ -60,7 +65,14 @@ pub async fn serve(
     }
     server.close().await;
     drop(app);
-    join(serving.thread).await
+    join(serving.thread).await?;
+    if stopped_by_itself { Err(ServeError::EngineStopped) } else { Ok(()) }
+}
+
+async fn end_of(thread: &JoinHandle<()>) {
+    while !thread.is_finished() {
+        sleep(LOOK_AT_ENGINE).await;
+    }
 }
 
 /// Until nothing is under way, but no longer than `deadline`.

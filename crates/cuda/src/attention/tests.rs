@@ -1,10 +1,12 @@
-use crate::emulated::emulated;
+use crate::backend::Cuda;
+use crate::emulated::{Emulated, emulated};
 use crate::kernels::ChunkOptions;
 use crate::plan::Tuning;
 use octavo_backend::{
     AttentionSpec, Backend, Heads, PageLayout, Rows, Span, TableView, TensorRef, WeightDtype, WeightFormat,
 };
 use octavo_types::{KvDtype, PageId, Pages, SlotId};
+use std::sync::Arc;
 
 fn numbers(count: usize, seed: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * seed).sin()).collect()
@@ -21,9 +23,13 @@ struct Case {
 }
 
 fn attended(case: Case, deterministic: bool, tuning: Tuning) -> Vec<f32> {
-    let Case { heads, dtype, window, tokens, rows } = case;
     let cuda = emulated(deterministic);
     cuda.tuning.set(tuning);
+    attended_by(&cuda, case)
+}
+
+fn attended_by(cuda: &Cuda, case: Case) -> Vec<f32> {
+    let Case { heads, dtype, window, tokens, rows } = case;
     let layout = PageLayout { layers: 1, kv_heads: heads.kv, page_size: 16, head_dim: heads.dim, dtype };
     let pages: Vec<PageId> = (0..tokens.div_ceil(16) as u32).map(PageId).collect();
     let mut arena = cuda.arena(layout, Pages(pages.len() as u32)).unwrap();
@@ -84,6 +90,19 @@ fn chunks_of_wide_heads_attend_like_few_rows() {
             let case = Case { heads: Heads { q: 2, kv: 1, dim }, dtype, window, tokens, rows };
             let usual = attended(case, false, Tuning::default());
             assert_near(case, &attended(case, true, Tuning::default()), &usual);
+        }
+    }
+}
+
+/// With as little shared memory as any device has.
+#[test]
+fn small_devices_attend_like_large_ones() {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Fp8, KvDtype::Int8] {
+        for (dim, rows) in [(64, 1), (128, 1), (256, 1), (64, 90), (128, 90), (256, 90)] {
+            let case = Case { heads: Heads { q: 4, kv: 1, dim }, dtype, window: None, tokens: 150, rows };
+            let small = Arc::new(Emulated::small());
+            let found = attended_by(&Cuda::on(small, false, true), case);
+            assert_near(case, &attended(case, true, Tuning::default()), &found);
         }
     }
 }

@@ -107,7 +107,7 @@ impl Bench {
         let args = ReadArgs { from: memory.address(), count: (bytes / 16) as u64, out: out.address() };
         let mut best = f64::MAX;
         for blocks in [1, 2, 4] {
-            let grid = Grid::new(blocks * self.gpu.processors(), 1, 1024);
+            let grid = Grid::new(blocks * self.gpu.processors().count, 1, 1024);
             best = best.min(self.time(|| {
                 // SAFETY: the kernel reads `count` units of 16 bytes, which were allocated.
                 unsafe { launch(&*self.gpu, READ, grid, &args) }
@@ -180,7 +180,7 @@ impl Bench {
     }
 
     fn fill(&self, args: &FillArgs) -> Result<(), BackendError> {
-        let grid = Grid::new(8 * self.gpu.processors(), 1, 256);
+        let grid = Grid::new(8 * self.gpu.processors().count, 1, 256);
         // SAFETY: callers allocate `count` elements.
         unsafe { launch(&*self.gpu, FILL, grid, args) }
     }

@@ -1,4 +1,5 @@
-//! Kernel texts to machine code, by NVRTC, kept on disk.
+//! Kernel texts to machine code, by NVRTC, kept on disk: each image is followed by its hash, so that a file that was cut
+//! short or changed is as good as none.
 
 use crate::attention::GROUPING;
 use crate::kernels::Kernel;
@@ -7,6 +8,7 @@ use octavo_backend::BackendError;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) struct Compiler {
     architecture: String,
@@ -27,7 +29,7 @@ impl Compiler {
     pub(super) fn compile(&self, kernel: &Kernel) -> Result<Vec<u8>, BackendError> {
         let text = kernel.text();
         let kept = self.cache.as_ref().map(|folder| folder.join(self.file_name(kernel.name, &text)));
-        if let Some(image) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+        if let Some(image) = kept.as_ref().and_then(|path| read(path)) {
             return Ok(image);
         }
         let image = translate(&text, &self.architecture)
@@ -38,23 +40,35 @@ impl Compiler {
         Ok(image)
     }
 
-    /// Changes with the text, the architecture and the compiler.
+    /// Changes with the text, the architecture, the compiler and its options.
     fn file_name(&self, name: &str, text: &str) -> String {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two numbers.
         unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
         let mut hasher = blake3::Hasher::new();
-        hasher.update(text.as_bytes()).update(format!("nvrtc {major}.{minor}").as_bytes());
+        let options = options(&self.architecture);
+        hasher.update(text.as_bytes()).update(format!("nvrtc {major}.{minor} {options:?}").as_bytes());
         format!("{name}-{}-{}.cubin", self.architecture, &hasher.finalize().to_hex()[..24])
     }
 }
 
+/// An image that was kept, if it is whole.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut image = fs::read(path).ok()?;
+    let end = image.len().checked_sub(blake3::OUT_LEN)?;
+    let hash = image.split_off(end);
+    (hash == blake3::hash(&image).as_bytes()).then_some(image)
+}
+
 /// Whole or not at all; a cache that cannot be written is no reason to fail.
 fn keep(path: &Path, image: &[u8]) {
-    let partial = path.with_extension(format!("{}.partial", std::process::id()));
+    // Processes of different machines or containers may share the folder, and a number.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let partial = path.with_extension(format!("{}-{now}.partial", std::process::id()));
     let folder = path.parent().expect("a file of a folder");
+    let hashed = [image, blake3::hash(image).as_bytes()].concat();
     let kept = fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&partial, image))
+        .and_then(|()| fs::write(&partial, hashed))
         .and_then(|()| fs::rename(&partial, path));
     if kept.is_err() {
         let _ = fs::remove_file(&partial);
@@ -62,9 +76,13 @@ fn keep(path: &Path, image: &[u8]) {
 }
 
 /// Sums are fused where the text says so and nowhere else: all instances of a kernel round alike.
+fn options(architecture: &str) -> [String; 3] {
+    [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()]
+}
+
 fn translate(text: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let source = CString::new(text).expect("a text without zeros");
-    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
+    let options = options(architecture);
     let program = result::create_program(&source, None).map_err(|error| error.to_string())?;
     // SAFETY: `program` was created above and is destroyed once, below.
     let compiled = unsafe { result::compile_program(program, &options) };
@@ -96,13 +114,14 @@ fn log_of(program: sys::nvrtcProgram) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::attention::{ANGLES, ATTENTION, CHUNK, ROTATE};
     use crate::blocks::MOVE;
     use crate::choose::{CHOOSE, PEAKS};
     use crate::dense::{ADD, CONVERT, EMBED, GATED, LINEAR, NORM};
     use crate::gpu::bench::{FILL, READ};
+    use crate::gpu::rehearsal::compile_all;
     use crate::kernels::{
         AttentionOptions, ChunkOptions, NormOptions, ProductOptions, SeveralOptions, StreamOptions,
     };
@@ -113,26 +132,69 @@ mod tests {
     use octavo_backend::PageLayout;
     use octavo_types::KvDtype;
 
-    /// Needs no GPU: `pip install nvidia-cuda-nvrtc==13.0.88` and LD_LIBRARY_PATH are enough.
+    #[test]
+    fn a_kept_image_that_is_not_whole_is_none() {
+        let folder = std::env::temp_dir().join(format!("octavo-kernels-{}", std::process::id()));
+        let path = folder.join("kernel.cubin");
+        keep(&path, b"an image");
+        assert_eq!(read(&path).as_deref(), Some(&b"an image"[..]));
+        let whole = fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[3] ^= 1;
+        for bad in [&[][..], &whole[..5], &whole[..whole.len() - 1], &changed] {
+            fs::write(&path, bad).unwrap();
+            assert_eq!(read(&path), None);
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Whether NVRTC is installed, which needs no GPU: `cargo xtask test --only kernels` installs it, and then it must be.
+    pub(crate) fn has_compiler() -> bool {
+        // SAFETY: loads a library of NVIDIA's.
+        let is_there = unsafe { sys::is_culib_present() };
+        assert!(is_there || std::env::var_os("OCTAVO_NEEDS_NVRTC").is_none(), "libnvrtc.so cannot be loaded");
+        if !is_there {
+            println!("not run: libnvrtc.so cannot be loaded");
+        }
+        is_there
+    }
+
     #[test]
     fn every_text_compiles_where_the_compiler_is_installed() {
-        // SAFETY: loads a library of NVIDIA's.
-        if !unsafe { sys::is_culib_present() } {
-            println!("not run: libnvrtc.so cannot be loaded");
+        if !has_compiler() {
             return;
         }
-        let compiler = Compiler::new((9, 0), None);
-        let compiles = |kernel: Kernel| assert!(!compiler.compile(&kernel).unwrap().is_empty(), "{kernel:?}");
-        let parts = ProductOptions { parts: 3, precision: Precision::F32 };
+        // The oldest, the one that groups warps, and the first and the newest with fp8.
+        for (capability, dtypes) in [
+            ((8, 0), &[KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8][..]),
+            ((8, 9), &[KvDtype::Fp8]),
+            ((9, 0), &[KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8]),
+            ((12, 0), &[KvDtype::Fp8]),
+        ] {
+            let mut kernels: Vec<Kernel> =
+                dtypes.iter().flat_map(|dtype| by_head(capability, *dtype)).collect();
+            if dtypes.len() > 1 {
+                kernels.extend(plain());
+            }
+            let images = compile_all(&Compiler::new(capability, None), &kernels).unwrap();
+            assert!(images.len() == kernels.len() && images.iter().all(|(_, image)| !image.is_empty()));
+        }
+    }
+
+    const PARTS: ProductOptions = ProductOptions { parts: 3, precision: Precision::F32 };
+
+    fn plain() -> Vec<Kernel> {
         let short = ProductOptions { parts: 1, precision: Precision::Bf16 };
-        let plain = [
-            ADD.with_product(parts),
+        let norm = NormOptions { kept: 2, min_blocks: 2, before: true };
+        let mut kernels = vec![
+            ADD.with_product(PARTS),
             ANGLES,
             CONVERT,
             EMBED,
-            GATED.with_product(parts),
+            GATED.with_product(PARTS),
             LINEAR,
-            NORM.with_product(short).with_norm(NormOptions { kept: 2, min_blocks: 2, before: true }),
+            NORM.with_product(short).with_norm(norm),
             FILL,
             READ,
             COPY,
@@ -142,37 +204,40 @@ mod tests {
             PEAKS,
             CHOOSE,
         ];
-        plain.into_iter().for_each(compiles);
         for (rows, warps) in [(1, 8), (24, 4), (64, 8)] {
             let options = StreamOptions { rows, sixteens: 2, warps, depth: 3, min_blocks: 16 / warps };
-            compiles(STREAM.with_stream(options));
+            kernels.push(STREAM.with_stream(options));
         }
         for (group, once) in [(2, false), (6, true)] {
             let options =
                 SeveralOptions { rows: 24, sixteens: 3, warps: 8, depth: 6, group, once, min_blocks: 1 };
-            compiles(SEVERAL.with_several(options));
+            kernels.push(SEVERAL.with_several(options));
         }
-        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8] {
-            for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
-                let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
-                let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
-                let chunk = ChunkOptions {
-                    strips: 1,
-                    warps: 8,
-                    span: 32,
-                    stages: 3,
-                    min_blocks: 1,
-                    staggered: small_pages,
-                    grouped: false,
-                };
-                compiles(CHUNK.with_head(&layout).with_chunk(chunk));
-                if layout.element_bytes() == 2 && head_dim == 64 {
-                    let grouped = ChunkOptions { span: 128, staggered: true, grouped: true, ..chunk };
-                    compiles(CHUNK.with_head(&layout).with_chunk(grouped));
-                }
-                compiles(ROTATE.with_head(&layout).with_product(parts));
-                compiles(ATTENTION.with_head(&layout).with_attention(options));
+        kernels
+    }
+
+    fn by_head(capability: (i32, i32), dtype: KvDtype) -> Vec<Kernel> {
+        let mut kernels = Vec::new();
+        for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
+            let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
+            let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
+            let chunk = ChunkOptions {
+                strips: 1,
+                warps: 8,
+                span: 32,
+                stages: 3,
+                min_blocks: 1,
+                staggered: small_pages,
+                grouped: false,
+            };
+            kernels.push(CHUNK.with_head(&layout).with_chunk(chunk));
+            if layout.element_bytes() == 2 && head_dim == 64 && capability == GROUPING {
+                let grouped = ChunkOptions { span: 128, staggered: true, grouped: true, ..chunk };
+                kernels.push(CHUNK.with_head(&layout).with_chunk(grouped));
             }
+            kernels.push(ROTATE.with_head(&layout).with_product(PARTS));
+            kernels.push(ATTENTION.with_head(&layout).with_attention(options));
         }
+        kernels
     }
 }

@@ -4,6 +4,7 @@ use super::Gpu;
 use super::compile::Compiler;
 use super::gemm::Gemm;
 use crate::backend::{Cuda, Options};
+use crate::device::Processors;
 use cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use std::collections::HashMap;
@@ -81,13 +82,17 @@ impl Gpu {
         unsafe { context.disable_event_tracking() };
         keep_freed_memory(&context)?;
         let stream = context.new_stream()?;
-        let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let attribute = |attribute| context.attribute(attribute).map(|value| value as usize);
+        let processors = Processors {
+            count: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        };
         let gemm = Gemm::new().map_err(|error| OpenError::Blas(error.to_string()))?;
         Ok(Self {
             context,
             stream,
             name: format!("{name} (cuda:{ordinal})"),
-            processors: processors as usize,
+            processors,
             capability: (major, minor),
             compiler: Compiler::new((major, minor), cache),
             functions: Mutex::new(HashMap::new()),

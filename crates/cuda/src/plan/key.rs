@@ -9,8 +9,6 @@ use octavo_backend::{AttentionSpec, PageLayout};
 const CHUNK_LINES: usize = 33;
 /// The fewest tiles that are worth a part of a chunk.
 const LEAST_CHUNK_PART: u32 = 32;
-/// Shared memory that a block may have; a multiprocessor has 1 KiB more.
-pub(super) const SHARED: usize = 227 << 10;
 /// `GROUP_EIGHT` of `cu/group.cuh`.
 const GROUP_UNIT: usize = 1024;
 /// What a block takes beyond rings and results.
@@ -77,19 +75,33 @@ impl PlanKey {
         [narrow, narrow.max(if self.head_dim > 128 { 2 } else { 4 })]
     }
 
-    pub(super) fn options(&self, blocks: usize, small_pages: bool, measured: Tuning) -> AttentionOptions {
-        let asked = self.tuning;
+    /// For blocks that may have so many bytes of shared memory.
+    pub(super) fn options(
+        &self,
+        blocks: usize,
+        small_pages: bool,
+        measured: Tuning,
+        shared: usize,
+    ) -> AttentionOptions {
         let stage = self.stage_bytes();
+        let rest = |warps, blocks| self.results_bytes(warps, 8 * blocks) + RESERVED;
+        let fits =
+            |warps: usize, stages: usize, blocks| warps * stages * stage + rest(warps, blocks) <= shared;
+        // A smaller device than the one it was measured on.
+        let measured =
+            if fits(measured.warps, measured.stages, blocks) { measured } else { Tuning::default() };
+        let asked = self.tuning;
         let or = |chosen: usize, usual: usize| if chosen == 0 { usual } else { chosen };
-        let four = 8 * stage + self.results_bytes(4, 8 * blocks) + RESERVED <= SHARED;
-        let warps = or(or(asked.warps, measured.warps), if four { 4 } else { 2 });
-        let room = SHARED - self.results_bytes(warps, 8 * blocks) - RESERVED;
-        let most = room / stage / warps;
+        // The order of sums depends on the warps.
+        let widest = if self.deterministic { self.blocks()[1] } else { blocks };
+        let usual = [4, 2].into_iter().find(|&warps| fits(warps, 2, widest)).unwrap_or(1);
+        let warps = or(or(asked.warps, measured.warps), usual);
+        let most = shared.saturating_sub(rest(warps, blocks)) / stage / warps;
         let usual = if blocks > 2 { most.min(3) } else { (most / 2).clamp(2, 6).min(most) };
         let stages = or(or(asked.stages, measured.stages), usual).clamp(2, most.max(2));
-        let fits = SHARED / (warps * stages * stage + self.results_bytes(warps, self.group) + RESERVED);
-        let min_blocks =
-            or(or(asked.min_blocks, measured.min_blocks), if blocks > 1 { 1 } else { fits.clamp(1, 2) });
+        let at_once = shared / (warps * stages * stage + self.results_bytes(warps, self.group) + RESERVED);
+        let usual = if blocks > 1 { 1 } else { at_once.clamp(1, 2) };
+        let min_blocks = or(or(asked.min_blocks, measured.min_blocks), usual);
         AttentionOptions { blocks, warps, stages, min_blocks, small_pages }
     }
 
@@ -104,7 +116,7 @@ impl PlanKey {
     }
 
     /// By measurement: where the registers suffice, more warps.
-    pub(super) fn chunk(&self) -> ChunkOptions {
+    pub(super) fn chunk(&self, shared: usize) -> ChunkOptions {
         let (large, quantised) = (self.head_dim > 128, self.element_bytes == 1);
         if self.groups && self.element_bytes == 2 && matches!(self.head_dim, 64 | 128) {
             let usual =
@@ -118,7 +130,7 @@ impl PlanKey {
             staggered: !quantised,
             ..ChunkOptions::PLAIN
         };
-        while self.shared_bytes(&Program::Chunk(usual), 0) + RESERVED > SHARED {
+        while self.shared_bytes(&Program::Chunk(usual), 0) + RESERVED > shared {
             usual = match usual.stages {
                 2 => ChunkOptions { span: usual.span / 2, ..usual },
                 _ => ChunkOptions { stages: 2, staggered: false, ..usual },

@@ -1,5 +1,5 @@
 use super::items::{items, linked};
-use super::key::{RESERVED, SHARED};
+use super::key::RESERVED;
 use super::pieces::{SLACK, even, ranges};
 use super::*;
 
@@ -78,14 +78,18 @@ fn a_block_finds_all_items_of_its_share() {
 /// Decoding, a few rows, a chunk; short and long, alone and many.
 #[test]
 fn no_block_asks_for_more_shared_memory_than_there_is() {
-    for head_dim in (16..=256).step_by(16) {
+    // Of compute capability 8.6, 8.9 and 12; of 8.0; of 9.0 and 10.
+    for (head_dim, shared) in
+        (16..=256).step_by(16).flat_map(|dim| [99, 163, 227].map(|kib| (dim, kib << 10)))
+    {
         for group in 1..=crate::MAX_GROUP {
             for (element_bytes, kv_heads, deterministic, page_size) in
                 [1, 2, 4].into_iter().flat_map(|bytes| {
                     [(bytes, 1, false, 16), (bytes, 8, false, 16), (bytes, 2, true, 16), (bytes, 2, false, 4)]
                 })
             {
-                let (groups, tuning) = (kv_heads == 8, Tuning::default());
+                let (groups, tuning) =
+                    (kv_heads == 8 && shared == Processors::MANY.shared, Tuning::default());
                 let key = PlanKey {
                     window: 0,
                     kv_heads,
@@ -101,11 +105,14 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
                 {
                     let span = |i| Span { first_row: i * rows, rows, start };
                     let spans: Vec<Span> = (0..batch).map(span).collect();
-                    let plan = Plan::new(132, key, page_size, &spans);
+                    let plan = Plan::new(Processors { count: 132, shared }, key, page_size, &spans);
                     for shape in plan.shapes() {
-                        assert!(shape.shared + RESERVED <= SHARED, "{shape:?} of {key:?}");
+                        assert!(shape.shared + RESERVED <= shared, "{shape:?} of {key:?}");
                     }
                 }
+                let [narrow, wide] =
+                    key.blocks().map(|n| key.options(n, false, Tuning::default(), shared).warps);
+                assert!(!deterministic || narrow == wide, "the order of sums: {key:?}");
             }
         }
     }
@@ -124,7 +131,7 @@ fn chunks_in_f32_of_wide_heads_are_left_to_the_kernel_for_few_columns() {
             groups: false,
             tuning: Tuning::default(),
         };
-        let plan = Plan::new(132, key, 16, &[Span { first_row: 0, rows: 300, start: 0 }]);
+        let plan = Plan::new(Processors::MANY, key, 16, &[Span { first_row: 0, rows: 300, start: 0 }]);
         plan.shapes().all(|shape| matches!(shape.program, Program::Chunk(_)))
     };
     assert!(is_chunk(128, 4) && is_chunk(256, 2) && is_chunk(256, 1));
@@ -146,7 +153,7 @@ fn a_launch_looks_the_same_whatever_the_lengths() {
     let plan = |context: u32| {
         let spans: Vec<_> =
             (0..24).map(|i| Span { first_row: i, rows: 1, start: context + i as u32 }).collect();
-        Plan::new(132, key, 16, &spans)
+        Plan::new(Processors::MANY, key, 16, &spans)
     };
     let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
     assert_eq!(shapes(300), shapes(1500));

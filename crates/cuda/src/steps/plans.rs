@@ -4,12 +4,13 @@
 //! of the next are made on the guess that every sequence goes on by one token. Where that is wrong, because one has
 //! ended or joined, they are made anew: the same either way.
 
+use crate::device::Processors;
 use crate::plan::{Plan, PlanKey};
 use octavo_backend::Span;
 
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Plans {
-    pub(super) processors: usize,
+    pub(super) processors: Processors,
     page_size: usize,
     pub(super) spans: Vec<Span>,
     pub(super) plans: Vec<(PlanKey, Plan)>,
@@ -17,7 +18,7 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) fn new(
-        processors: usize,
+        processors: Processors,
         page_size: usize,
         spans: Vec<Span>,
         keys: impl IntoIterator<Item = PlanKey>,

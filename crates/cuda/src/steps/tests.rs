@@ -149,6 +149,17 @@ fn a_step_that_sees_what_it_stores_is_not_replayed() {
     assert!(found == sharing(launched()).0);
 }
 
+#[test]
+fn a_step_that_broke_off_while_it_was_recorded_is_forgotten() {
+    let mut world = World::new(emulated(true), "qwen3-gqa");
+    let prompts = world.step(&[0, 1, 2], |len| len);
+    world.cuda.device.record().unwrap();
+    let kind = Kind { model: 0, arena: 0, rows: 4, shapes: Vec::new() };
+    world.cuda.steps.borrow_mut().current =
+        Some(Current { kind, groups: Vec::new(), needs: Vec::new(), inputs: Some(Vec::new()) });
+    assert!(world.step(&[0, 1, 2], |len| len) == prompts);
+}
+
 /// Sums of products that lie apart, of rows that fill the step up, too.
 #[test]
 fn a_replayed_step_adds_the_parts_of_products() {

@@ -56,6 +56,7 @@ pub enum Fault {
     NotStarted,
     PanicAtStart,
     Error,
+    Lost,
     Panic,
     TooFewRows,
     TooManyRows,
@@ -200,6 +201,7 @@ impl Runner for PageRunner {
             Some(Fault::NoNumbers) => self.read(batch, true, logits),
             Some(Fault::NotStarted | Fault::PanicAtStart) => panic!("finished what was not started"),
             Some(Fault::Error) => return Err(BackendError::Device("it is on fire".into())),
+            Some(Fault::Lost) => return Err(BackendError::Lost("it fell off the bus".into())),
             Some(Fault::Panic) => panic!("the kernel is gone"),
             Some(Fault::TooFewRows) => {}
             Some(Fault::TooManyRows) => {

@@ -6,6 +6,7 @@ use crate::backend::{Cuda, Only};
 use crate::device::Grid;
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
+use crate::stream::FEW_ROWS;
 use crate::values::CudaMatrix;
 use octavo_backend::{BackendError, TensorRef};
 
@@ -49,12 +50,14 @@ impl Bench {
         self.cuda.steps.borrow_mut().forget();
     }
 
-    /// Microseconds of a product by the kernel for few rows; weights rotated beyond the cache.
-    pub fn few_rows(&self, rows: usize, outputs: usize, cols: usize) -> Result<f64, BackendError> {
+    /// Microseconds of a product by the kernel for few rows, if there is one for so many; weights rotated beyond the cache.
+    pub fn few_rows(&self, rows: usize, outputs: usize, cols: usize) -> Result<Option<f64>, BackendError> {
+        let Some(cut) = self.cuda.cut(rows, outputs, cols).filter(|_| rows <= FEW_ROWS) else {
+            return Ok(None);
+        };
         // SAFETY: `product_by` allocates for these shapes.
-        self.product_by(rows, outputs, cols, &|product| unsafe {
-            self.cuda.multiply_few(product, self.cuda.cut(rows, outputs, cols))
-        })
+        self.product_by(rows, outputs, cols, &|product| unsafe { self.cuda.multiply_few(product, cut) })
+            .map(Some)
     }
 
     /// Microseconds of the step that was replayed last, by the device's clock.
@@ -75,7 +78,7 @@ impl Cuda {
         let memory = Memory::new(&self.device, rows * cols * 2)?.kept();
         let args = random_fill(memory.address(), (rows * cols) as u64, WEIGHT);
         // SAFETY: so many elements were allocated just now.
-        unsafe { launch(&*self.device, FILL, Grid::new(8 * self.device.processors(), 1, 256), &args)? };
+        unsafe { launch(&*self.device, FILL, Grid::new(8 * self.device.processors().count, 1, 256), &args)? };
         Ok(CudaMatrix { rows, cols, precision: Precision::Bf16, memory })
     }
 }
