@@ -55,11 +55,18 @@ struct Shape {
     most_parts: usize,
 }
 
+/// One of the library's, and how much of the workspace it takes for the rows of its shape.
+#[derive(Clone, Copy)]
+struct Algorithm {
+    how: cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
 /// How products of a shape are computed.
 #[derive(Clone, Copy)]
 enum Way {
     /// In so many parts.
-    Library(cublasLtMatmulAlgo_t, usize),
+    Library(Algorithm, usize),
     /// By a kernel of ours.
     Own,
 }
@@ -107,7 +114,10 @@ impl Gemm {
         // SAFETY: the caller's promise.
         match unsafe { self.run(p, own, stream) } {
             Ok(done) => Ok(done),
-            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
+            // Where bits may not depend on the rows, what is done for some is done for all.
+            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) if !p.deterministic => {
+                Ok(None)
+            }
             Err(error) => Err(BackendError::Device(format!("a product of {p:?}: {error}"))),
         }
     }
@@ -140,6 +150,9 @@ impl Gemm {
             Some(way) => *way,
             None => {
                 let proposed = self.proposed(&shape, 1)?;
+                if proposed.is_empty() {
+                    return Ok(None);
+                }
                 let way = match recurs {
                     // SAFETY: the caller's promise.
                     true => unsafe { self.fastest(p, &shape, &proposed, own, stream) },
@@ -158,9 +171,36 @@ impl Gemm {
         }
     }
 
+    /// As many rows at a time as there is workspace for. There is for those that the shape has: only where an algorithm
+    /// must do for more are there several times.
     /// # Safety
     /// As for `multiply`.
     unsafe fn run_by(
+        &self,
+        p: Product,
+        shape: &Shape,
+        parts: usize,
+        algorithm: &Algorithm,
+        stream: CUstream,
+    ) -> Result<(), CublasError> {
+        let most = shape.rows * (WORKSPACE / algorithm.workspace.max(1)).max(1);
+        assert!(parts == 1 || p.rows <= most, "parts of all rows lie together");
+        let bytes = |precision: Precision, elements: usize| (elements * precision.bytes()) as u64;
+        (0..p.rows).step_by(most).try_for_each(|first| {
+            let slice = Product {
+                rows: most.min(p.rows - first),
+                x: p.x + bytes(p.precision, first * p.cols),
+                out: p.out + bytes(p.out_precision, first * p.outputs),
+                ..p
+            };
+            // SAFETY: rows of those that the caller promised.
+            unsafe { self.run_slice(slice, shape, parts, &algorithm.how, stream) }
+        })
+    }
+
+    /// # Safety
+    /// As for `multiply`.
+    unsafe fn run_slice(
         &self,
         p: Product,
         shape: &Shape,
@@ -200,7 +240,7 @@ impl Gemm {
         &self,
         p: Product,
         shape: &Shape,
-        proposed: &[cublasLtMatmulAlgo_t],
+        proposed: &[Algorithm],
         own: Option<OwnWay<'_>>,
         stream: CUstream,
     ) -> Way {
@@ -234,9 +274,9 @@ impl Gemm {
         p: Product,
         shape: &Shape,
         parts: usize,
-        proposed: &[cublasLtMatmulAlgo_t],
+        proposed: &[Algorithm],
         clock: &Clock,
-    ) -> (f32, Option<cublasLtMatmulAlgo_t>) {
+    ) -> (f32, Option<Algorithm>) {
         let mut best = (f32::INFINITY, None);
         for algorithm in proposed {
             // SAFETY: the caller's promise.
@@ -248,8 +288,8 @@ impl Gemm {
         best
     }
 
-    /// What the library proposes, the likeliest first; at least one.
-    fn proposed(&self, shape: &Shape, parts: usize) -> Result<Vec<cublasLtMatmulAlgo_t>, CublasError> {
+    /// What the library proposes, the likeliest first.
+    fn proposed(&self, shape: &Shape, parts: usize) -> Result<Vec<Algorithm>, CublasError> {
         use cublasLtMatmulPreferenceAttributes_t as Attribute;
         let d = Descriptors::new(shape.rows, shape, parts)?;
         let preference = result::create_matmul_pref()?;
@@ -286,14 +326,13 @@ impl Gemm {
                 .result()
             });
             result::destroy_matmul_pref(preference)?;
-            asked?;
+            match asked {
+                Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => return Ok(Vec::new()),
+                asked => asked?,
+            }
             found.set_len(count as usize);
         }
-        let algorithms: Vec<_> = found.iter().map(|one| one.algo).collect();
-        if algorithms.is_empty() {
-            return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
-        }
-        Ok(algorithms)
+        Ok(found.iter().map(|one| Algorithm { how: one.algo, workspace: one.workspaceSize }).collect())
     }
 }
 

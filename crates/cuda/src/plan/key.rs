@@ -13,6 +13,8 @@ const LEAST_CHUNK_PART: u32 = 32;
 const GROUP_UNIT: usize = 1024;
 /// What a block takes beyond rings and results.
 pub(super) const RESERVED: usize = 1536;
+/// From the rings to the results.
+const BETWEEN: usize = 16;
 
 /// What, beside the tables, a plan depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +86,7 @@ impl PlanKey {
         shared: usize,
     ) -> AttentionOptions {
         let stage = self.stage_bytes();
-        let rest = |warps, blocks| self.results_bytes(warps, 8 * blocks) + RESERVED;
+        let rest = |warps, blocks| BETWEEN + self.results_bytes(warps, 8 * blocks) + RESERVED;
         let fits =
             |warps: usize, stages: usize, blocks| warps * stages * stage + rest(warps, blocks) <= shared;
         // A smaller device than the one it was measured on.
@@ -171,7 +173,7 @@ impl PlanKey {
         match program {
             // The rings, `RING_BYTES` of `cu/attention_merge.cuh`, and the warps' results.
             Program::Columns(o) => {
-                o.warps * o.stages * self.stage_bytes() + 16 + self.results_bytes(o.warps, columns)
+                o.warps * o.stages * self.stage_bytes() + BETWEEN + self.results_bytes(o.warps, columns)
             }
             // The ring; where the rows of two spans lie; the queries, or what it takes to begin at a unit of the groups'.
             Program::Chunk(o) => {
