@@ -61,6 +61,8 @@ pub struct Engine {
     pub(crate) pace: Pace,
     /// Why the first in the queue was not admitted when it was last looked at.
     pub(crate) blocked_with: Option<Blocked>,
+    /// Whether the first in the last step found no room for its prompt.
+    pub(crate) first_waits: bool,
     /// Whether a static batch takes no more.
     pub(crate) batch_closed: bool,
     pub(crate) now: Timestamp,
@@ -123,6 +125,7 @@ impl Engine {
             chosen: Vec::new(),
             pace: Pace::default(),
             blocked_with: None,
+            first_waits: false,
             batch_closed: false,
             now: Timestamp::default(),
             last_audit: None,
@@ -214,7 +217,7 @@ impl Engine {
             tell(events);
             let ran = started.and_then(|()| self.wait());
             report.run = began.elapsed() - report.plan;
-            self.now = Timestamp(self.now.0 + began.elapsed().as_micros() as u64);
+            self.now = Timestamp(self.now.0.saturating_add(began.elapsed().as_micros() as u64));
             let mark = Instant::now();
             match ran {
                 Ok(()) => {

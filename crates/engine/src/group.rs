@@ -68,7 +68,7 @@ impl Group {
 
     /// A choice has ended. Whether it was the last.
     pub(crate) fn ends(&mut self, task: &Task) -> bool {
-        self.scores[task.choice as usize] = Some(task.logprob / f64::from(task.generated.max(1)));
+        self.scores[task.choice as usize] = Some(task.logprob / f64::from(task.scored.max(1)));
         self.open -= 1;
         self.open == 0
     }

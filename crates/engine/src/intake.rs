@@ -1,6 +1,7 @@
 //! The door: checks requests and bounds how many wait, on any thread.
 
 use crate::request::{Accepted, Request, RequestId, SubmitError};
+use crate::sampler::{SamplingError, SamplingParams};
 use octavo_kv::{Prompt, Settings};
 use octavo_types::Tokens;
 use std::collections::BTreeSet;
@@ -121,6 +122,9 @@ impl Intake {
         if best_of < choices {
             return Err(SubmitError::BestOf { choices, best_of });
         }
+        let prompt_logprobs =
+            SamplingParams { logprobs: request.prompt_logprobs, ..SamplingParams::default() };
+        prompt_logprobs.validate().map_err(|error| SamplingError { name: "prompt_logprobs", ..error })?;
         Ok(request.sampling.validate()?)
     }
 

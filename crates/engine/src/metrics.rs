@@ -38,20 +38,21 @@ impl Gauge {
 pub struct Histogram {
     bounds: &'static [f64],
     buckets: Box<[AtomicU64]>,
-    /// In millionths.
-    sum: AtomicU64,
+    /// Of an `f64`.
+    sum_bits: AtomicU64,
 }
 
 impl Histogram {
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { bounds, buckets, sum: AtomicU64::new(0) }
+        Self { bounds, buckets, sum_bits: AtomicU64::new(0) }
     }
 
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
+        let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
+        let _ = self.sum_bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
     pub fn observe_time(&self, time: Duration) {
         self.observe(time.as_secs_f64());
@@ -68,7 +69,7 @@ impl Histogram {
         self.buckets().iter().sum()
     }
     pub fn sum(&self) -> f64 {
-        self.sum.load(Ordering::Relaxed) as f64 / 1e6
+        f64::from_bits(self.sum_bits.load(Ordering::Relaxed))
     }
 }
 

@@ -33,6 +33,12 @@ pub(crate) enum Others {
     Stay,
 }
 
+/// Whether fewer tokens at a time could do.
+pub(crate) fn is_for_lack_of_pages(error: &ScheduleError) -> bool {
+    use ScheduleError::{Alloc, OverLimit};
+    matches!(error, Alloc(AllocError::OutOfPages { .. }) | OverLimit { .. })
+}
+
 impl Engine {
     /// Fills the open step. An empty step afterwards means that there is nothing to compute.
     pub(crate) fn plan(&mut self, events: &mut Events) {
@@ -40,6 +46,7 @@ impl Engine {
         self.prompt_tokens = Tokens::ZERO;
         self.retire(events);
         self.batch_closed &= !self.running.is_empty();
+        self.make_way();
         self.plan_decodes(events);
         let mut budget = self.chunk_budget();
         self.plan_prompts(&mut budget, events);
@@ -96,6 +103,14 @@ impl Engine {
         sequence.prompt().len() - sequence.computed()
     }
 
+    /// The first of all found no room for its prompt in the last step, and those that decode come before it: one that never
+    /// runs out of pages itself, because its window lets go of one whenever it takes one, would keep it waiting.
+    fn make_way(&mut self) {
+        if std::mem::take(&mut self.first_waits) && self.running.len() > 1 {
+            self.preempt(self.running.len() - 1);
+        }
+    }
+
     /// One token of every sequence that decodes.
     fn plan_decodes(&mut self, events: &mut Events) {
         let mut at = 0;
@@ -133,7 +148,9 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            if self.plan_chunk(at, budget, Others::GiveWay, events) != Planned::Gone {
+            let planned = self.plan_chunk(at, budget, Others::GiveWay, events);
+            self.first_waits |= at == 0 && planned == Planned::NoRoom;
+            if planned != Planned::Gone {
                 at += 1;
             }
         }
@@ -202,6 +219,7 @@ impl Engine {
                         None => return Planned::NoRoom,
                     }
                 }
+                Err(error) if is_for_lack_of_pages(&error) && n > Tokens(1) => return Planned::NoRoom,
                 Err(error) => {
                     let id = self.running[at].task.id();
                     self.fail_request(id, Failure::Step(error.to_string()), events);

@@ -172,18 +172,19 @@ impl Engine {
             return Ok(());
         }
         let Chosen { sampled, mut text, end } = choose_token(&mut running.task, given, known, max_len)?;
+        // A token that ends the text is part of how likely it is.
+        if let Some(logprobs) = &sampled.logprobs {
+            running.task.logprob += f64::from(logprobs.logprob);
+            running.task.scored += 1;
+        }
         if end.as_ref().is_none_or(|end| end.counts) {
             self.note_token(at, now);
             let running = &mut self.running[at];
             running.task.generated += 1;
-            let logprobs = sampled.logprobs;
-            if let Some(logprobs) = &logprobs {
-                running.task.logprob += f64::from(logprobs.logprob);
-            }
             let choice = running.task.choice;
             let asked = running.task.shared.request.sampling.logprobs.is_some();
             let text = std::mem::take(&mut text);
-            let logprobs: Option<TokenLogprobs> = logprobs.filter(|_| asked);
+            let logprobs: Option<TokenLogprobs> = sampled.logprobs.filter(|_| asked);
             let event = Event::Token(NewToken { choice, token: sampled.token, text, logprobs });
             self.tell(id, choice, event, events);
         }

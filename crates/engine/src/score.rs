@@ -2,10 +2,12 @@
 
 use crate::batch::Wanted;
 use crate::engine::Engine;
+use crate::plan::is_for_lack_of_pages;
 use crate::request::{Request, SubmitError};
 use octavo_backend::BackendError;
 use octavo_kv::{AdmitError, Claim, Reuse, ScheduleError};
 use octavo_types::{SeqId, Tokens};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Why a text was not scored.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +40,24 @@ impl Engine {
         let prompt = self.intake.accept(Request::new(tokens, 0))?.prompt;
         let len = prompt.len();
         let (seq, _) = self.cache.admit(prompt, Reuse::Nothing)?;
-        let result = self.score_chunks(seq, len, each);
-        if result.is_err() {
+        let result = catch_unwind(AssertUnwindSafe(|| self.score_chunks(seq, len, each)));
+        if !matches!(result, Ok(Ok(()))) {
             self.cache.fail();
         }
         self.cache.free(seq).expect("no step is under way");
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Up to a chunk of what is left, and less where a window has no room for all of it at once.
+    fn schedule_chunk(&mut self, seq: SeqId, left: Tokens) -> Result<Tokens, ScheduleError> {
+        let mut n = self.config.chunk.0.min(left);
+        loop {
+            match self.cache.schedule(seq, n, Claim::Running) {
+                Ok(_) => return Ok(n),
+                Err(error) if n == Tokens(1) || !is_for_lack_of_pages(&error) => return Err(error),
+                Err(_) => n = Tokens(n.0 / 2),
+            }
+        }
     }
 
     fn score_chunks(
@@ -54,8 +68,7 @@ impl Engine {
     ) -> Result<(), ScoreError> {
         let mut at = Tokens::ZERO;
         while at < len {
-            let n = self.config.chunk.0.min(len - at);
-            self.cache.schedule(seq, n, Claim::Running)?;
+            let n = self.schedule_chunk(seq, len - at)?;
             self.batch.fill(&self.cache, |_| Wanted::All);
             self.zero_freed().map_err(|broken| ScoreError::Zeroing(broken.reason))?;
             self.runner.step(&self.batch, &mut self.logits)?;

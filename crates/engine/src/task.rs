@@ -86,7 +86,9 @@ pub(crate) struct Task {
     /// None without a tokenizer.
     pub(crate) text: Option<Text>,
     pub(crate) generated: u32,
-    /// Sum of the logprobs of what was generated, where the best are to be chosen.
+    /// Tokens whose logprobs were added up, where the best are to be chosen: those generated, and the one that ended them.
+    pub(crate) scored: u32,
+    /// Sum of those logprobs.
     pub(crate) logprob: f64,
     /// By position; empty once they were sent.
     pub(crate) prompt_logprobs: Vec<Option<TokenLogprobs>>,
@@ -129,6 +131,7 @@ impl Task {
             constraint: request.constraint.clone(),
             text: tokenizer.map(|tokenizer| Text::new(tokenizer, request.stop_strings.clone())),
             generated: 0,
+            scored: 0,
             logprob: 0.0,
             prompt_logprobs,
             last_token: None,
@@ -149,6 +152,7 @@ impl Task {
             constraint: request.constraint.clone(),
             text: tokenizer.map(|tokenizer| Text::new(tokenizer, request.stop_strings.clone())),
             generated: 0,
+            scored: 0,
             logprob: 0.0,
             prompt_logprobs: Vec::new(),
             last_token: None,

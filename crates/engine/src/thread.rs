@@ -33,6 +33,12 @@ enum Command {
     },
 }
 
+impl Command {
+    fn is_question(&self) -> bool {
+        !matches!(self, Self::Submit(..) | Self::Cancel(_) | Self::Stop { .. })
+    }
+}
+
 /// Sends to an engine that runs on its own thread. Clones send to the same.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
@@ -143,6 +149,8 @@ struct Service {
     stop_by: Option<Instant>,
 }
 
+/// The most questions between two steps: some take as long as a step does, and those who wait for tokens come first.
+const QUESTIONS: usize = 4;
 /// How long an idle engine sleeps before it looks after itself.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -193,7 +201,11 @@ impl Service {
 
     /// Whether to go on. Blocks while there is nothing else to do.
     fn take_commands(&mut self) -> bool {
+        let mut questions = 0;
         loop {
+            if self.engine.has_work() && questions >= QUESTIONS {
+                return true;
+            }
             let command = if self.engine.has_work() {
                 match self.inbox.try_recv() {
                     Ok(command) => command,
@@ -211,6 +223,7 @@ impl Service {
                     Err(RecvTimeoutError::Disconnected) => return false,
                 }
             };
+            questions += usize::from(command.is_question());
             self.obey(command);
         }
     }
@@ -224,7 +237,8 @@ impl Service {
                 self.engine.submit(*accepted);
             }
             Command::Cancel(id) => {
-                if self.sinks.remove(&id).is_some() {
+                if let Some(sink) = self.sinks.remove(&id) {
+                    let_go(sink);
                     self.engine.cancel(id);
                 }
             }
@@ -248,7 +262,12 @@ fn deliver(sinks: &mut HashMap<RequestId, Sink>, events: &mut Events, broken: &m
             broken.push(id);
         }
         if last || panicked {
-            sinks.remove(&id);
+            sinks.remove(&id).into_iter().for_each(let_go);
         }
     }
+}
+
+/// A sink that panics when it is dropped harms nobody else either.
+fn let_go(sink: Sink) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(sink)));
 }

@@ -154,6 +154,47 @@ fn an_engine_whose_device_is_lost_ends_instead_of_failing_one_request_after_anot
 }
 
 #[test]
+fn a_sink_that_panics_when_it_is_dropped_harms_nobody_else() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a sink that does not go quietly");
+        }
+    }
+    let (handle, thread) = start(Duration::ZERO);
+    let bomb = Bomb;
+    let armed = handle.submit(Request::new(prompt(1, 4), 2), Box::new(move |_| _ = &bomb)).unwrap();
+    let (other, events) = sink();
+    let ticket = handle.submit(Request::new(prompt(2, 10), 20), other).unwrap();
+    assert!(outputs(&events).failure.is_none());
+    drop((armed, ticket));
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+/// Two hundred questions are asked at the first token; a few are answered before each of the next ones.
+#[test]
+fn questions_do_not_keep_those_waiting_who_wait_for_tokens() {
+    let (handle, thread) = start(Duration::ZERO);
+    let (asker, mut answers) = (handle.clone(), Vec::new());
+    let (tell, told) = channel();
+    let sink = move |event: Event| match event {
+        Event::Token(_) if answers.is_empty() => answers.extend((0..200).map(|_| asker.report())),
+        Event::Done(_) => {
+            let answered = answers.iter_mut().filter_map(|answer| answer.wait(Duration::ZERO).ok());
+            tell.send(answered.count()).unwrap();
+        }
+        _ => {}
+    };
+    let ticket = handle.submit(Request::new(prompt(1, 4), 3), Box::new(sink)).unwrap();
+    let answered = told.recv_timeout(SOON).unwrap();
+    assert!(0 < answered && answered < 20, "{answered} questions were answered before three tokens came");
+    drop(ticket);
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
 fn dropping_a_ticket_ends_its_request_and_frees_its_pages() {
     let (handle, thread) = start(Duration::from_millis(2));
     let (gone, never_ends) = sink();

@@ -2,6 +2,8 @@
 
 use crate::cache::KvCache;
 use octavo_types::{PageId, Pages, SeqId, Tokens};
+use std::collections::HashSet;
+use std::time::Duration;
 
 /// What is wrong, in words for the log. The cache can go on: the page concerned stays out of circulation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +16,10 @@ pub struct Audit {
     /// Pages held by a handle outside every sequence and the open step.
     pub held_outside: Vec<PageId>,
 }
+
+/// How often, and how far apart, pages are looked for that are on their way back.
+const LOOKS: usize = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Where a page is, as far as the pool and the cache say. Exactly one is true of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,10 +58,30 @@ impl KvCache {
         let in_tables = self.sequences.values().flat_map(|sequence| &sequence.tables).flat_map(|t| t.pages());
         in_tables.chain(self.step.held()).for_each(|page| held[page.index()] += 1);
         let mut audit = Audit::default();
+        let mut leaving = Vec::new();
         for (page, (place, held)) in (0..).map(PageId).zip(places.into_iter().zip(held)) {
-            self.check_page(page, place, held, &mut audit)?;
+            let refs = self.pool.refs(page).map_err(|error| error.to_string())?;
+            if place == Place::Held && (held, refs) == (0, 0) {
+                leaving.push(page);
+            } else {
+                self.check_page(page, place, [held, refs], &mut audit)?;
+            }
         }
+        self.check_return(&leaving)?;
         Ok(audit)
+    }
+
+    /// Pages whose last holder, on another thread, may have let go of them since the pool was looked at: it lowers the
+    /// count, and then puts the page back.
+    fn check_return(&self, leaving: &[PageId]) -> Result<(), String> {
+        for _ in 0..LOOKS {
+            let returned: HashSet<PageId> = self.pool.walk().1.collect();
+            if leaving.iter().all(|page| returned.contains(page)) {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        Err(format!("{leaving:?} have no holder and do not come back"))
     }
 
     fn places(&self) -> Result<Vec<Place>, String> {
@@ -78,8 +104,13 @@ impl KvCache {
         Ok(places.into_iter().map(|place| place.unwrap_or(Place::Held)).collect())
     }
 
-    fn check_page(&self, page: PageId, place: Place, held: u32, audit: &mut Audit) -> Result<(), String> {
-        let refs = self.pool.refs(page).map_err(|error| error.to_string())?;
+    fn check_page(
+        &self,
+        page: PageId,
+        place: Place,
+        [held, refs]: [u32; 2],
+        audit: &mut Audit,
+    ) -> Result<(), String> {
         if (place == Place::Held) != (refs > 0) || held > refs {
             return Err(format!("{page} is {place:?} with {refs} references, {held} of them known"));
         }
@@ -141,5 +172,23 @@ impl KvCache {
             return Err(format!("{id} ends in another prefix than the index says"));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn a_page_that_nobody_holds_and_that_does_not_come_back_is_found() {
+        let cache = KvCache::new(Settings::new(Pages(4))).unwrap();
+        let page = cache.pool.take(Pages(1), None).unwrap().remove(0);
+        let id = page.id();
+        std::mem::forget(page);
+        cache.check().unwrap();
+        cache.pool.set_refs(id, 0);
+        let wrong = cache.check().unwrap_err().to_string();
+        assert!(wrong.contains("do not come back"), "{wrong}");
     }
 }

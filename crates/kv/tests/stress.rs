@@ -2,8 +2,8 @@
 //! so a failure may need several; what each thread wants to do is the same every time.
 #![cfg(not(loom))]
 
-use octavo_kv::{BlockAllocator, PageMut, PageRef, Pool};
-use octavo_types::{PageId, Pages, SeqId};
+use octavo_kv::{BlockAllocator, Claim, KvCache, PageMut, PageRef, Pool, Prompt, Reuse, Scope, Settings};
+use octavo_types::{GroupId, PageId, PageSize, Pages, SeqId, Tokens};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -286,5 +286,33 @@ impl Worker<'_> {
     fn give(&self, page: PageRef) {
         self.holders.gives(page.id());
         drop(page);
+    }
+}
+
+/// Whoever drops a page on another thread lowers its count before the page is back.
+#[test]
+fn an_audit_beside_a_thread_that_drops_pages_finds_nothing_wrong() {
+    let page_size = PageSize::new(1).unwrap();
+    for _ in 0..20 {
+        let settings = Settings { page_size, ..Settings::new(Pages(2000)) };
+        let mut cache = KvCache::new(settings).unwrap();
+        let prompt = Prompt::new((0..1000).collect(), Scope::default(), page_size).unwrap();
+        let (seq, _) = cache.admit(prompt, Reuse::Longest).unwrap();
+        cache.schedule(seq, Tokens(1000), Claim::New).unwrap();
+        cache.complete();
+        let held: Vec<PageRef> =
+            (0..1000).map(|i| cache.hold(seq, GroupId(0), Pages(i)).unwrap().unwrap()).collect();
+        cache.free(seq).unwrap();
+        let dropping = std::thread::spawn(move || {
+            for page in held {
+                drop(page);
+                std::thread::yield_now();
+            }
+        });
+        while !dropping.is_finished() {
+            cache.check().unwrap();
+        }
+        dropping.join().unwrap();
+        cache.check().unwrap();
     }
 }
