@@ -21,6 +21,10 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
         let io = |source| LoadError::Io { path: path.to_owned(), source };
+        // Before it is opened: opening a pipe waits for someone to write.
+        if !path.metadata().map_err(io)?.is_file() {
+            return Err(LoadError::NotAFile { path: path.to_owned() });
+        }
         let file = File::open(path).map_err(io)?;
         // SAFETY: the mapping is private to this process and read-only. As for every program that maps its weights,
         // the files must not be changed while they are loaded.

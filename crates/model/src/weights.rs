@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub enum LoadError {
     #[error("cannot read {path}: {source}", path = path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not a regular file", path = path.display())]
+    NotAFile { path: PathBuf },
     #[error("{dir} has no *.safetensors", dir = dir.display())]
     NoWeights { dir: PathBuf },
     #[error("{file} is not a readable index of weights: {source}", file = file.display())]

@@ -218,3 +218,18 @@ fn no_damaged_byte_of_a_header_makes_a_panic() {
         }
     }
 }
+
+/// Opening a pipe waits for someone to write into it.
+#[cfg(unix)]
+#[test]
+fn what_is_not_a_file_is_refused_before_it_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "model.safetensors.index.json", r#"{"weight_map": {"a": "pipe.safetensors"}}"#);
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe.safetensors")).status();
+    assert!(made.unwrap().success());
+    let (tell, told) = std::sync::mpsc::channel();
+    let path = dir.path().to_owned();
+    std::thread::spawn(move || tell.send(error(&path).to_string()));
+    let error = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits");
+    assert!(error.contains("pipe.safetensors is not a regular file"), "{error}");
+}
