@@ -1,5 +1,6 @@
 use crate::config::{ConfigError, OneOrMany};
-use serde::Deserialize;
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use std::path::Path;
 pub struct GenerationConfig {
     pub do_sample: Option<bool>,
     pub temperature: Option<f32>,
+    /// 0 cuts nothing off.
     pub top_k: Option<u32>,
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
@@ -21,6 +23,7 @@ pub struct GenerationConfig {
 struct Raw {
     do_sample: Option<bool>,
     temperature: Option<f32>,
+    #[serde(deserialize_with = "top_k")]
     top_k: Option<u32>,
     top_p: Option<f32>,
     min_p: Option<f32>,
@@ -55,5 +58,15 @@ impl GenerationConfig {
             repetition_penalty: raw.repetition_penalty,
             eos: raw.eos_token_id.map(OneOrMany::into_vec).unwrap_or_default(),
         })
+    }
+}
+
+/// Files write a number of tokens as 50 and as 50.0, and no limit as 0 or below.
+fn top_k<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let whole = |k: f64| k.fract() == 0.0 && k <= f64::from(u32::MAX);
+    match Option::<f64>::deserialize(from)? {
+        None => Ok(None),
+        Some(k) if whole(k) => Ok(Some(k.max(0.0) as u32)),
+        Some(k) => Err(D::Error::invalid_value(Unexpected::Float(k), &"a number of tokens")),
     }
 }

@@ -25,3 +25,26 @@ fn a_damaged_file_is_named() {
     let error = GenerationConfig::from_dir(dir.path()).unwrap_err().to_string();
     assert!(error.contains("generation_config.json: invalid type"), "{error}");
 }
+
+#[test]
+fn a_top_k_that_cuts_nothing_off_is_off_however_it_is_written() {
+    let top_k = |text: &str| {
+        GenerationConfig::from_json(&format!("{{\"top_k\": {text}}}")).map(|config| config.top_k)
+    };
+    assert_eq!(top_k("-1").unwrap(), Some(0));
+    assert_eq!(top_k("0").unwrap(), Some(0));
+    assert_eq!(top_k("50.0").unwrap(), Some(50));
+    assert_eq!(top_k("null").unwrap(), None);
+    for wrong in ["50.5", "1e20", "\"all\""] {
+        let error = top_k(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("generation_config.json: invalid"), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn an_end_below_zero_is_none() {
+    assert!(GenerationConfig::from_json(r#"{"eos_token_id": -1}"#).unwrap().eos.is_empty());
+    assert_eq!(GenerationConfig::from_json(r#"{"eos_token_id": [-1, 2]}"#).unwrap().eos, [2]);
+    let error = GenerationConfig::from_json(r#"{"eos_token_id": "</s>"}"#).unwrap_err().to_string();
+    assert!(error.contains("a token id or a list of them"), "{error}");
+}

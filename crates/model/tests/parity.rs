@@ -180,7 +180,8 @@ fn a_window_given_by_the_user_is_the_window_attention_has() {
     let dir = model_dir("qwen3-gqa");
     let tokens = Expected::read(&dir).prompts.pop().unwrap().tokens;
     let mut given = Session::open(Reference, &dir, Setup { window: Some(Tokens(8)), ..Setup::default() });
-    let change = json!({"sliding_window": 8, "layer_types": vec!["sliding_attention"; 3]});
+    let change =
+        json!({"use_sliding_window": true, "sliding_window": 8, "layer_types": vec!["sliding_attention"; 3]});
     let made = changed_model("qwen3-gqa", change);
     let mut made = Session::with_config(Reference, made, &dir, Setup::default());
     let narrow = given.all_logits(&tokens, 5);

@@ -18,14 +18,16 @@ pub(super) struct Defaults {
     pub local_rope_theta: Option<f64>,
     pub activation: &'static str,
     pub tied: bool,
-    /// Sizes that may be left out altogether.
-    pub sizes: Option<Sizes>,
+    /// None where every query head has its own.
+    pub kv_heads: Option<u32>,
+    /// None where the heads share the hidden size.
+    pub head_dim: Option<u32>,
+    /// What only Gemma has, or may leave out.
+    pub gemma: Option<GemmaDefaults>,
 }
 
-pub(super) struct Sizes {
+pub(super) struct GemmaDefaults {
     pub heads: u32,
-    pub kv_heads: u32,
-    pub head_dim: u32,
     pub vocab: u32,
     pub window: u32,
     pub window_pattern: u32,
@@ -62,19 +64,26 @@ impl Architecture {
                 local_rope_theta: None,
                 activation: "silu",
                 tied: false,
-                sizes: None,
+                kv_heads: None,
+                head_dim: None,
+                gemma: None,
             },
-            Self::Qwen3 => Defaults { max_positions: 32_768, ..Self::Llama.defaults() },
+            Self::Qwen3 => Defaults {
+                max_positions: 32_768,
+                kv_heads: Some(32),
+                head_dim: Some(128),
+                ..Self::Llama.defaults()
+            },
             Self::Gemma3 => Defaults {
                 max_positions: 131_072,
                 rope_theta: 1_000_000.0,
                 local_rope_theta: Some(10_000.0),
                 activation: "gelu_pytorch_tanh",
                 tied: true,
-                sizes: Some(Sizes {
+                kv_heads: Some(4),
+                head_dim: Some(256),
+                gemma: Some(GemmaDefaults {
                     heads: 8,
-                    kv_heads: 4,
-                    head_dim: 256,
                     vocab: 262_208,
                     window: 4096,
                     window_pattern: 6,
@@ -83,9 +92,18 @@ impl Architecture {
             },
         }
     }
+
+    /// The field that names the activation; the other one means nothing to the architecture.
+    pub(super) fn activation(self, raw: &Raw) -> Result<Activation, ConfigError> {
+        let name = match self {
+            Self::Llama | Self::Qwen3 => raw.hidden_act.as_deref(),
+            Self::Gemma3 => raw.hidden_activation.as_deref(),
+        };
+        activation(name.unwrap_or(self.defaults().activation))
+    }
 }
 
-pub(super) fn activation(name: &str) -> Result<Activation, ConfigError> {
+fn activation(name: &str) -> Result<Activation, ConfigError> {
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::Gelu),

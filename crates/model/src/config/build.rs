@@ -1,6 +1,7 @@
-use super::architecture::{Defaults, activation};
+use super::architecture::Defaults;
+use super::ids::OneOrMany;
 use super::layers::layers;
-use super::raw::{OneOrMany, Raw};
+use super::raw::Raw;
 use super::rope::Ropes;
 use super::{Architecture, ConfigError, ModelConfig};
 use octavo_backend::WeightDtype;
@@ -19,8 +20,8 @@ impl TryFrom<Raw> for ModelConfig {
         let defaults = architecture.defaults();
         refuse_unsupported(&raw)?;
         let sizes = Geometry::new(&raw, &defaults)?;
-        let ropes = Ropes::new(&raw, defaults.rope_theta, defaults.local_rope_theta)?;
-        let name = raw.hidden_activation.as_deref().or(raw.hidden_act.as_deref());
+        let max_positions = max_positions(&raw, &defaults)?;
+        let ropes = Ropes::new(&raw, &defaults, max_positions)?;
         let count = size("num_hidden_layers", raw.num_hidden_layers, None)?;
         if count > MOST_LAYERS {
             let wanted = format!("at most {MOST_LAYERS} are possible");
@@ -33,10 +34,10 @@ impl TryFrom<Raw> for ModelConfig {
             heads: sizes.heads,
             kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
-            vocab: size("vocab_size", raw.vocab_size, defaults.sizes.as_ref().map(|s| s.vocab))?,
-            max_positions: max_positions(&raw, &defaults)?,
+            vocab: size("vocab_size", raw.vocab_size, defaults.gemma.as_ref().map(|gemma| gemma.vocab))?,
+            max_positions,
             norm_eps: norm_eps(&raw)?,
-            activation: activation(name.unwrap_or(defaults.activation))?,
+            activation: architecture.activation(&raw)?,
             attention_scale: attention_scale(&raw, &defaults, sizes.head_dim)?,
             tied: raw.tie_word_embeddings.unwrap_or(defaults.tied),
             layers: layers(&raw, architecture, count)?,
@@ -67,18 +68,21 @@ struct Geometry {
 
 impl Geometry {
     fn new(raw: &Raw, defaults: &Defaults) -> Result<Self, ConfigError> {
-        let usual = defaults.sizes.as_ref();
+        let gemma = defaults.gemma.as_ref();
         let hidden = size("hidden_size", raw.hidden_size, None)?;
-        let heads = size("num_attention_heads", raw.num_attention_heads, usual.map(|s| s.heads))?;
-        // Where only the key-value heads are left out, every query head has its own.
-        let kv_usual = usual.filter(|_| raw.num_attention_heads.is_none()).map_or(heads, |s| s.kv_heads);
-        let kv_heads = size("num_key_value_heads", raw.num_key_value_heads, Some(kv_usual))?;
+        let heads = size("num_attention_heads", raw.num_attention_heads, gemma.map(|gemma| gemma.heads))?;
+        let kv_usual = match raw.num_key_value_heads {
+            None => defaults.kv_heads.or(Some(heads)),
+            Some(_) => gemma.is_none().then_some(heads),
+        };
+        let kv_heads = size("num_key_value_heads", raw.num_key_value_heads.flatten(), kv_usual)?;
         if !heads.is_multiple_of(kv_heads) {
             let wanted = format!("num_attention_heads ({heads}) must be a multiple of it");
             return Err(ConfigError::value("num_key_value_heads", kv_heads, wanted));
         }
-        let head_dim = size("head_dim", raw.head_dim, usual.map(|s| s.head_dim).or(Some(hidden / heads)))?;
-        if raw.head_dim.is_none() && usual.is_none() && !hidden.is_multiple_of(heads) {
+        let own = raw.head_dim.or(defaults.head_dim);
+        let head_dim = size("head_dim", own, Some(hidden / heads))?;
+        if own.is_none() && !hidden.is_multiple_of(heads) {
             let wanted = format!("must be a multiple of num_attention_heads ({heads}) without a head_dim");
             return Err(ConfigError::value("hidden_size", hidden, wanted));
         }
@@ -115,10 +119,10 @@ fn norm_eps(raw: &Raw) -> Result<f32, ConfigError> {
 }
 
 fn attention_scale(raw: &Raw, defaults: &Defaults, head_dim: u32) -> Result<f32, ConfigError> {
-    let Some(usual) = &defaults.sizes else {
+    let Some(gemma) = &defaults.gemma else {
         return Ok(f64::from(head_dim).powf(-0.5) as f32);
     };
-    let scalar = raw.query_pre_attn_scalar.unwrap_or(usual.query_pre_attn_scalar);
+    let scalar = raw.query_pre_attn_scalar.unwrap_or(gemma.query_pre_attn_scalar);
     if !(scalar.is_finite() && scalar > 0.0) {
         return Err(ConfigError::value("query_pre_attn_scalar", scalar, "must be positive"));
     }

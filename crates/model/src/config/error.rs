@@ -20,6 +20,10 @@ pub enum ConfigError {
         "config.json asks for the rope scaling \"{0}\"; supported are \"default\", \"linear\" and \"llama3\""
     )]
     RopeScaling(String),
+    #[error(
+        "config.json has both rope_scaling and rope_parameters, which differ; keep the one that is meant"
+    )]
+    TwoRopes,
     #[error("config.json asks for the activation \"{0}\"; supported are \"silu\" and \"gelu_pytorch_tanh\"")]
     Activation(String),
     #[error(

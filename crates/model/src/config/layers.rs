@@ -23,7 +23,7 @@ pub(super) fn layers(
 }
 
 fn window_size(raw: &Raw, architecture: Architecture) -> Option<u32> {
-    raw.sliding_window.or(architecture.defaults().sizes.map(|sizes| sizes.window))
+    raw.sliding_window.unwrap_or_else(|| architecture.defaults().gemma.map(|gemma| gemma.window))
 }
 
 fn which_slide(raw: &Raw, architecture: Architecture, count: u32) -> Result<Vec<bool>, ConfigError> {
@@ -31,7 +31,16 @@ fn which_slide(raw: &Raw, architecture: Architecture, count: u32) -> Result<Vec<
         return Ok(vec![false; count as usize]);
     }
     if let Some(types) = &raw.layer_types {
-        return listed(types, count);
+        let slides = listed(types, count)?;
+        if architecture == Architecture::Qwen3
+            && slides.contains(&true)
+            && raw.use_sliding_window != Some(true)
+        {
+            let wanted =
+                "layer_types has \"sliding_attention\"; set it, or make those layers \"full_attention\"";
+            return Err(ConfigError::value("use_sliding_window", false, wanted));
+        }
+        return Ok(slides);
     }
     match architecture {
         Architecture::Gemma3 => patterned(raw, architecture, count),
@@ -64,7 +73,7 @@ fn patterned(raw: &Raw, architecture: Architecture, count: u32) -> Result<Vec<bo
     let pattern = raw
         .sliding_window_pattern
         .or(raw.private_sliding_window_pattern)
-        .or(architecture.defaults().sizes.map(|sizes| sizes.window_pattern));
+        .or(architecture.defaults().gemma.map(|gemma| gemma.window_pattern));
     match pattern {
         Some(0) => Err(ConfigError::value("sliding_window_pattern", 0, "must be at least 1")),
         Some(every) => Ok((1..=count).map(|layer| layer % every != 0).collect()),

@@ -3,13 +3,15 @@
 mod architecture;
 mod build;
 mod error;
+mod ids;
 mod layers;
 mod raw;
+mod raw_rope;
 mod rope;
 
 pub use architecture::Architecture;
 pub use error::ConfigError;
-pub(crate) use raw::OneOrMany;
+pub(crate) use ids::OneOrMany;
 pub use rope::{Rope, RopeScaling};
 
 use octavo_backend::{Activation, Heads, WeightDtype};

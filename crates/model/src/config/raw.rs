@@ -1,4 +1,6 @@
-use serde::Deserialize;
+use super::ids::OneOrMany;
+use super::raw_rope::{RawRope, RawRopeParameters};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
 /// `config.json` as it is written, every field optional. What is not listed here is ignored.
@@ -12,7 +14,8 @@ pub(super) struct Raw {
     pub intermediate_size: Option<u32>,
     pub num_hidden_layers: Option<u32>,
     pub num_attention_heads: Option<u32>,
-    pub num_key_value_heads: Option<u32>,
+    #[serde(deserialize_with = "null_or_value")]
+    pub num_key_value_heads: Said<u32>,
     pub head_dim: Option<u32>,
     pub vocab_size: Option<u32>,
     pub max_position_embeddings: Option<u32>,
@@ -25,7 +28,8 @@ pub(super) struct Raw {
     pub torch_dtype: Option<String>,
 
     pub layer_types: Option<Vec<String>>,
-    pub sliding_window: Option<u32>,
+    #[serde(deserialize_with = "null_or_value")]
+    pub sliding_window: Said<u32>,
     pub sliding_window_pattern: Option<u32>,
     #[serde(rename = "_sliding_window_pattern")]
     pub private_sliding_window_pattern: Option<u32>,
@@ -54,50 +58,11 @@ pub(super) struct RawQuantization {
     pub quant_method: Option<String>,
 }
 
-/// One rope's settings, under either name of its kind.
-#[derive(Debug, Default, Clone, Deserialize)]
-#[serde(default)]
-pub(super) struct RawRope {
-    pub rope_type: Option<String>,
-    #[serde(rename = "type")]
-    pub old_type: Option<String>,
-    pub rope_theta: Option<f64>,
-    pub factor: Option<f64>,
-    pub low_freq_factor: Option<f64>,
-    pub high_freq_factor: Option<f64>,
-    pub original_max_position_embeddings: Option<f64>,
-    pub partial_rotary_factor: Option<f64>,
-}
+/// A field where null means something else than silence: `None` where the file is silent, `Some(None)` for null.
+pub(super) type Said<T> = Option<Option<T>>;
 
-/// `rope_parameters`: one rope, or one for each kind of layer.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub(super) enum RawRopeParameters {
-    PerLayerType(PerLayerType),
-    One(RawRope),
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PerLayerType {
-    pub full_attention: Option<RawRope>,
-    pub sliding_attention: Option<RawRope>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-impl OneOrMany {
-    pub(crate) fn into_vec(self) -> Vec<u32> {
-        match self {
-            Self::One(id) => vec![id],
-            Self::Many(ids) => ids,
-        }
-    }
+fn null_or_value<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Said<T>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 impl Raw {

@@ -1,5 +1,8 @@
 use super::ConfigError;
-use super::raw::{Raw, RawRope, RawRopeParameters};
+use super::architecture::Defaults;
+use super::raw::Raw;
+use super::raw_rope::{RawRope, RawRopeParameters};
+use octavo_types::Tokens;
 
 /// Rotary embedding of one kind of layer. A value that exists is valid.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,7 +59,7 @@ impl Rope {
         }
     }
 
-    fn new(raw: &RawRope, theta: f64) -> Result<Self, ConfigError> {
+    fn new(raw: &RawRope, theta: f64, positions: Tokens) -> Result<Self, ConfigError> {
         let theta = raw.rope_theta.unwrap_or(theta);
         if !(theta.is_finite() && theta > 0.0) {
             return Err(ConfigError::value("rope_theta", theta, "must be positive"));
@@ -64,21 +67,22 @@ impl Rope {
         if raw.partial_rotary_factor.is_some_and(|factor| factor != 1.0) {
             return Err(ConfigError::Unsupported("partial_rotary_factor"));
         }
-        Ok(Self { theta, scaling: RopeScaling::new(raw)? })
+        Ok(Self { theta, scaling: RopeScaling::new(raw, positions)? })
     }
 }
 
 impl RopeScaling {
-    fn new(raw: &RawRope) -> Result<Self, ConfigError> {
+    fn new(raw: &RawRope, positions: Tokens) -> Result<Self, ConfigError> {
         match raw.rope_type.as_deref().or(raw.old_type.as_deref()) {
             None | Some("default") => Ok(Self::None),
             Some("linear") => Ok(Self::Linear { factor: positive("rope factor", raw.factor)? }),
-            Some("llama3") => Self::llama3(raw),
+            Some("llama3") => Self::llama3(raw, positions),
             Some(other) => Err(ConfigError::RopeScaling(other.to_owned())),
         }
     }
 
-    fn llama3(raw: &RawRope) -> Result<Self, ConfigError> {
+    /// Without `original_max_position_embeddings`, those are the `positions` of the model itself.
+    fn llama3(raw: &RawRope, positions: Tokens) -> Result<Self, ConfigError> {
         let low_freq_factor = positive("low_freq_factor", raw.low_freq_factor)?;
         let high_freq_factor = positive("high_freq_factor", raw.high_freq_factor)?;
         if high_freq_factor <= low_freq_factor {
@@ -91,7 +95,7 @@ impl RopeScaling {
             high_freq_factor,
             original_positions: positive(
                 "original_max_position_embeddings",
-                raw.original_max_position_embeddings,
+                raw.original_max_position_embeddings.or(Some(f64::from(positions.0))),
             )?,
         })
     }
@@ -112,26 +116,41 @@ pub(super) struct Ropes {
 }
 
 impl Ropes {
-    /// `theta` is what the architecture takes where nothing is said; `local_theta` is there for an architecture
-    /// whose windowed layers have a rope of their own.
-    pub(super) fn new(raw: &Raw, theta: f64, local_theta: Option<f64>) -> Result<Self, ConfigError> {
-        let theta = raw.rope_theta.unwrap_or(theta);
-        let plain = RawRope::default();
-        let (full, sliding) = match &raw.rope_parameters {
-            Some(RawRopeParameters::PerLayerType(each)) => {
+    pub(super) fn new(raw: &Raw, defaults: &Defaults, positions: Tokens) -> Result<Self, ConfigError> {
+        let theta = raw.rope_theta.unwrap_or(defaults.rope_theta);
+        let rope =
+            |own: Option<&RawRope>, theta| Rope::new(own.unwrap_or(&RawRope::default()), theta, positions);
+        let scaling = raw.rope_scaling.as_ref().filter(|scaling| **scaling != RawRope::default());
+        let (full, sliding) = match (&raw.rope_parameters, defaults.local_rope_theta) {
+            (None, _) => (scaling, None),
+            (Some(RawRopeParameters::One(one)), None) => (Some(one), None),
+            (Some(RawRopeParameters::PerLayerType(each)), Some(_)) => {
                 (each.full_attention.as_ref(), each.sliding_attention.as_ref())
             }
-            Some(RawRopeParameters::One(one)) => (Some(one), None),
-            None => (raw.rope_scaling.as_ref(), None),
+            (Some(parameters), _) => return Err(parameters.misplaced()),
         };
-        let full = Rope::new(full.unwrap_or(&plain), theta)?;
-        let sliding = match (sliding, local_theta) {
-            (None, None) => full,
-            (own, local) => {
-                let theta = raw.rope_local_base_freq.or(local).unwrap_or(theta);
-                Rope::new(own.unwrap_or(&plain), theta)?
-            }
+        let full = rope(full, theta)?;
+        if scaling.is_some() && rope(scaling, theta)? != full {
+            return Err(ConfigError::TwoRopes);
+        }
+        let sliding = match defaults.local_rope_theta {
+            None => full,
+            Some(local) => rope(sliding, raw.rope_local_base_freq.unwrap_or(local))?,
         };
         Ok(Self { full, sliding })
+    }
+}
+
+impl RawRopeParameters {
+    /// An architecture has one rope, or one for each kind of layer; it does not read the other form.
+    fn misplaced(&self) -> ConfigError {
+        let (found, wanted) = match self {
+            Self::PerLayerType(_) => ("by layer type", "this architecture has one rope for all layers"),
+            Self::One(_) => (
+                "for all layers",
+                "this architecture has one for \"full_attention\" and another for \"sliding_attention\"",
+            ),
+        };
+        ConfigError::value("rope_parameters", found, wanted)
     }
 }
