@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::demo_dir;
-use octavo_text::{ChatInput, ChatTemplate, Message, MessageAt, RenderError, TokenizerConfig};
+use common::{demo_dir, messages, template};
+use octavo_text::{ChatInput, ChatTemplate, Message, MessageAt, RenderError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -26,16 +26,6 @@ fn source(name: &str) -> &'static str {
         "constructs" => include_str!("fixtures/templates/constructs.jinja"),
         other => panic!("no template {other}"),
     }
-}
-
-fn template(source: impl Into<Value>) -> ChatTemplate {
-    let config =
-        json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": source.into()});
-    ChatTemplate::from_config(&TokenizerConfig::from_slice(config.to_string().as_bytes()).unwrap()).unwrap()
-}
-
-fn messages(value: Value) -> Vec<Message> {
-    serde_json::from_value(value).unwrap()
 }
 
 fn check(templates: &[&str]) {

@@ -2,31 +2,8 @@
 
 mod common;
 
-use std::fs;
-use std::path::PathBuf;
-
-use common::{DEMO_CONFIG, DEMO_TOKENIZER};
+use common::{DEMO_CONFIG, DEMO_TOKENIZER, Dir};
 use octavo_text::{ChatTemplate, ConfigError, TemplateError, Tokenizer, TokenizerConfig, TokenizerError};
-
-/// A directory of its own for one test, removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
-        let path = std::env::temp_dir().join(format!("octavo-text-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        for (file, bytes) in files {
-            fs::write(path.join(file), bytes).unwrap();
-        }
-        Self(path)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 #[test]
 fn a_missing_tokenizer_names_the_file_and_what_to_give_instead() {

@@ -1,8 +1,8 @@
 //! Content as a template reads it: some want a string, some a list of parts, some take either.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::message::{Content, Message, Part};
+use super::message::{Content, Part};
 
 /// The form of content a template renders. Found by trying: nothing in a template's file says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ const PROBE: &str = "octavo probe";
 
 impl ContentForm {
     /// Renders one user message in both forms; a form is understood if its text comes out and its list does not.
-    pub(super) fn probe(render: impl Fn(Value) -> Option<String>) -> Self {
+    pub(super) fn probe(render: &impl Fn(Value) -> Option<String>) -> Self {
         let understood = |content: Value| {
             render(json!([{"role": "user", "content": content}])).is_some_and(|out| {
                 out.contains(PROBE) && !out.contains("'type'") && !out.contains("\"type\"")
@@ -29,19 +29,8 @@ impl ContentForm {
         }
     }
 
-    /// The message as the template's value.
-    pub(super) fn value(self, message: &Message) -> Value {
-        let mut fields = Map::new();
-        fields.insert("role".into(), json!(message.role));
-        fields.insert("content".into(), self.content(message.content.as_ref()));
-        for (name, value) in &message.rest {
-            let value = if name == "tool_calls" { parsed_arguments(value) } else { value.clone() };
-            fields.insert(name.clone(), value);
-        }
-        Value::Object(fields)
-    }
-
-    fn content(self, content: Option<&Content>) -> Value {
+    /// Content as the template's value.
+    pub(super) fn value(self, content: Option<&Content>) -> Value {
         match (self, content) {
             // Templates add content to strings, which null would break.
             (_, None) => json!(""),
@@ -53,17 +42,4 @@ impl ContentForm {
             (_, Some(content)) => json!(content),
         }
     }
-}
-
-/// Clients send a call's arguments as JSON in a string; templates print them as an object.
-fn parsed_arguments(calls: &Value) -> Value {
-    let mut calls = calls.clone();
-    for call in calls.as_array_mut().into_iter().flatten() {
-        if let Some(arguments) = call.pointer_mut("/function/arguments")
-            && let Some(Ok(object @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str)
-        {
-            *arguments = object;
-        }
-    }
-    calls
 }

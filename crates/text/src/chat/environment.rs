@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use chrono::Local;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::json::to_json;
+use super::builtins::add_builtins;
+use super::methods::call_method;
+use super::print::print;
 
 /// The message a template was looking at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,10 +31,11 @@ pub(super) fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     env.set_syntax(syntax.expect("the default delimiters are valid"));
     env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_unknown_method_callback(unknown_method_callback);
+    env.set_unknown_method_callback(call_method);
+    env.set_formatter(print);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
-    env.add_filter("tojson", to_json);
+    add_builtins(&mut env);
     env
 }
 

@@ -7,15 +7,16 @@ use minijinja::{Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+use super::print::python_float;
+
+/// Arguments are Hugging Face's: `ascii` is its first.
+pub(super) fn to_json(value: &Value, ascii: Option<bool>, options: Kwargs) -> Result<Value, Error> {
     let fail = |why: String| Error::new(ErrorKind::InvalidOperation, format!("tojson: {why}"));
     if value.is_undefined() {
         return Err(fail("the value is undefined".into()));
     }
-    let mut style = PythonStyle::new(
-        options.get("indent")?,
-        options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-    );
+    let ascii = options.get::<Option<bool>>("ensure_ascii")?.or(ascii).unwrap_or(false);
+    let mut style = PythonStyle::new(indent(&options)?, ascii);
     if let Some((item, key)) = separators(&options)? {
         (style.item, style.key) = (item, key);
     }
@@ -25,10 +26,29 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     if sorted {
         json.sort_all_objects();
     }
+    Ok(Value::from(written(&json, style)))
+}
+
+/// `json.dumps(value, ensure_ascii=False)`.
+pub(super) fn dumps(value: &serde_json::Value) -> String {
+    written(value, PythonStyle::new(None, false))
+}
+
+fn written(value: &serde_json::Value, style: PythonStyle) -> String {
     let mut out = Vec::new();
-    json.serialize(&mut Serializer::with_formatter(&mut out, style))
-        .map_err(|error| fail(error.to_string()))?;
-    Ok(Value::from(String::from_utf8(out).expect("JSON is UTF-8")))
+    value
+        .serialize(&mut Serializer::with_formatter(&mut out, style))
+        .expect("a JSON value is written to memory");
+    String::from_utf8(out).expect("JSON is UTF-8")
+}
+
+/// What a level is indented by: a number of spaces, or the text itself.
+fn indent(options: &Kwargs) -> Result<Option<String>, Error> {
+    let Some(indent) = options.get::<Option<Value>>("indent")? else { return Ok(None) };
+    match indent.as_str() {
+        Some(text) => Ok(Some(text.to_owned())),
+        None => Ok(Some(" ".repeat(u16::try_from(indent)?.into()))),
+    }
 }
 
 fn separators(options: &Kwargs) -> Result<Option<(String, String)>, Error> {
@@ -41,7 +61,7 @@ fn separators(options: &Kwargs) -> Result<Option<(String, String)>, Error> {
 
 /// Python's spacing and number formats.
 struct PythonStyle {
-    indent: Option<usize>,
+    indent: Option<String>,
     ascii: bool,
     item: String,
     key: String,
@@ -50,7 +70,7 @@ struct PythonStyle {
 }
 
 impl PythonStyle {
-    fn new(indent: Option<usize>, ascii: bool) -> Self {
+    fn new(indent: Option<String>, ascii: bool) -> Self {
         let item = if indent.is_some() { "," } else { ", " };
         Self { indent, ascii, item: item.into(), key: ": ".into(), depth: 0, has_value: false }
     }
@@ -77,8 +97,8 @@ impl PythonStyle {
     }
 
     fn new_line<W: ?Sized + Write>(&self, out: &mut W) -> io::Result<()> {
-        match self.indent {
-            Some(indent) => write!(out, "\n{:1$}", "", indent * self.depth),
+        match &self.indent {
+            Some(indent) => write!(out, "\n{}", indent.repeat(self.depth)),
             None => Ok(()),
         }
     }
@@ -141,43 +161,5 @@ impl Formatter for PythonStyle {
             }
         }
         Ok(())
-    }
-}
-
-/// `repr` of a Python float: an exponent outside 1e-4..1e16, at least two digits of it, and its sign.
-fn python_float(value: f64) -> String {
-    let scientific = format!("{value:e}");
-    let (digits, exponent) = scientific.split_once('e').expect("`{:e}` writes an exponent");
-    let exponent: i32 = exponent.parse().expect("an exponent is a number");
-    if value == 0.0 || (-4..16).contains(&exponent) {
-        return format!("{value:?}");
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.abs())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::python_float;
-
-    #[test]
-    fn floats_are_written_as_python_writes_them() {
-        let cases = [
-            (0.0, "0.0"),
-            (-0.0, "-0.0"),
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (0.0001, "0.0001"),
-            (0.00001, "1e-05"),
-            (1.5e-7, "1.5e-07"),
-            (123456789.25, "123456789.25"),
-            (1e15, "1000000000000000.0"),
-            (1e16, "1e+16"),
-            (1.25e100, "1.25e+100"),
-            (5e-324, "5e-324"),
-        ];
-        for (value, expected) in cases {
-            assert_eq!(python_float(value), expected);
-        }
     }
 }

@@ -1,8 +1,18 @@
 //! Template text in the dialect this engine reads.
 
+/// The text of a template as this engine is to parse it.
+pub(super) fn prepared(source: &str) -> String {
+    without_generation_tags(&with_plain_line_ends(source))
+}
+
+/// Jinja reads every kind of line end as a new line.
+fn with_plain_line_ends(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// Replaces `{% generation %}` … `{% endgeneration %}`, which mark the answer for training and print nothing, by
 /// a condition that always holds.
-pub(super) fn without_generation_tags(source: &str) -> String {
+fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {

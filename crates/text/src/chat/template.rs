@@ -1,17 +1,19 @@
 //! A model's chat template: parsed once, rendered for each conversation.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value};
 use serde_json::{Map, json};
 
-use super::content::ContentForm;
 use super::environment::{MessageAt, Raised, environment};
+use super::form::MessageForm;
 use super::message::ChatInput;
-use super::source::without_generation_tags;
+use super::source::prepared;
 use crate::config::{ConfigError, TokenizerConfig};
 
 const DEFAULT: &str = "default";
@@ -41,6 +43,9 @@ pub enum RenderError {
     /// The template asks for something the conversation does not have, or that this engine does not know.
     #[error("the model's chat template fails at line {line}: {reason}")]
     Failed { line: usize, reason: String },
+    /// A fault of the engine that renders, which the template brings out.
+    #[error("the model's chat template makes the template engine panic: {reason}")]
+    Panicked { reason: String },
 }
 
 fn place(at: &Option<MessageAt>) -> String {
@@ -62,11 +67,11 @@ pub struct ChatTemplate {
 #[derive(Debug, Clone, Copy)]
 struct Variant {
     name: &'static str,
-    form: ContentForm,
+    form: MessageForm,
 }
 
 impl ChatTemplate {
-    /// Reads `tokenizer_config.json` and `chat_template.jinja` in `dir`.
+    /// Reads the configuration and the templates in `dir`; see [`TokenizerConfig::from_dir`].
     pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
         Self::from_config(&TokenizerConfig::from_dir(dir)?)
     }
@@ -75,17 +80,17 @@ impl ChatTemplate {
     pub fn from_config(config: &TokenizerConfig) -> Result<Self, TemplateError> {
         let mut env = environment();
         for name in [DEFAULT, TOOL_USE] {
-            let Some(source) = config.templates().get(name) else { continue };
-            env.add_template_owned(name, without_generation_tags(source)).map_err(|error| {
+            let Some(template) = config.template(name) else { continue };
+            env.add_template_owned(name, prepared(&template.source)).map_err(|error| {
                 TemplateError::Syntax {
-                    file: config.origin().into(),
+                    file: template.file.clone(),
                     name: name.into(),
                     line: error.line().unwrap_or(1),
                     reason: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
                 }
             })?;
         }
-        let special = config.special().clone();
+        let special = config.special();
         let variant = |name| Self::variant(&env, &special, name);
         let tool_use = variant(TOOL_USE);
         let Some(default) = variant(DEFAULT).or(tool_use) else {
@@ -107,7 +112,7 @@ impl ChatTemplate {
         context.insert("tools".into(), tools);
         context.insert("documents".into(), context.get("documents").cloned().unwrap_or_default());
         context.insert("add_generation_prompt".into(), json!(input.add_generation_prompt));
-        render(&self.env, variant.name, context).map_err(explain)
+        render(&self.env, variant.name, context)
     }
 
     fn variant(
@@ -116,7 +121,7 @@ impl ChatTemplate {
         name: &'static str,
     ) -> Option<Variant> {
         env.get_template(name).ok()?;
-        let form = ContentForm::probe(|messages| {
+        let form = MessageForm::probe(|messages| {
             let mut context = variables(special);
             context.insert("messages".into(), messages);
             context.insert("tools".into(), json!(null));
@@ -135,8 +140,19 @@ fn render(
     env: &Environment<'_>,
     name: &str,
     context: Map<String, serde_json::Value>,
-) -> Result<String, minijinja::Error> {
-    env.get_template(name)?.render(Value::from(Serde(context)))
+) -> Result<String, RenderError> {
+    let render = || env.get_template(name)?.render(Value::from(Serde(context)));
+    // Nothing outlives a rendering that a panic could leave half done.
+    match catch_unwind(AssertUnwindSafe(render)) {
+        Ok(result) => result.map_err(explain),
+        Err(panic) => Err(RenderError::Panicked { reason: words(&*panic).to_owned() }),
+    }
+}
+
+/// What a panic says of itself.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let formatted = panic.downcast_ref::<String>().map(String::as_str);
+    formatted.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
 }
 
 /// Finds what the template itself raised, however deep in macros it did.
