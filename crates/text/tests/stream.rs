@@ -12,6 +12,13 @@ use serde_json::json;
 static DEMO: LazyLock<Tokenizer> = LazyLock::new(demo);
 static SENTENCEPIECE: LazyLock<Tokenizer> = LazyLock::new(|| sentencepiece("{}"));
 
+/// Byte-level, and its text goes through another step.
+static STEPS: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    with_decoder(DEMO_TOKENIZER, json!({"type": "Sequence", "decoders": [byte_level, {"type": "Fuse"}]}))
+});
+
 const TEXTS: [&str; 9] = [
     "plain words, and a few more.",
     "🙂👨‍👩‍👧‍👦🇩🇪👍🏽 in a row 🏳️‍🌈",
@@ -162,17 +169,26 @@ fn decoders_that_look_at_neighbours_stream_as_a_whole() {
 
 #[test]
 fn a_byte_decoder_in_several_steps_streams_valid_text_as_a_whole() {
-    let byte_level =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
-    let decoder = json!({"type": "Sequence", "decoders": [byte_level, {"type": "Fuse"}]});
-    let tokenizer = with_decoder(DEMO_TOKENIZER, decoder);
+    let tokenizer = &*STEPS;
     for text in TEXTS {
         let ids = tokenizer.encode(text, Markup::Literal).unwrap();
         assert!(
             text.contains('\u{fffd}')
-                || !streamed(&tokenizer, &ids, SpecialTokens::Show).concat().contains('\u{fffd}')
+                || !streamed(tokenizer, &ids, SpecialTokens::Show).concat().contains('\u{fffd}')
         );
-        check(&tokenizer, &ids);
+        check(tokenizer, &ids);
+    }
+}
+
+#[test]
+fn a_byte_decoder_in_several_steps_waits_for_a_character_after_any_number_of_wrong_bytes() {
+    for wrong in 0..8 {
+        let bytes = [&b"\xff".repeat(wrong), "🙂".as_bytes(), b"\xf0\x9f"].concat();
+        check(&STEPS, &byte_ids(&STEPS, &bytes));
+        let mut stream = STEPS.stream(SpecialTokens::Skip);
+        let ids = byte_ids(&STEPS, &b"\xff".repeat(wrong));
+        let pieces: Vec<_> = ids.into_iter().map(|id| stream.push(id)).collect();
+        assert!(pieces.iter().all(|piece| piece.as_deref() == Some("\u{fffd}")), "{pieces:?}");
     }
 }
 
@@ -221,6 +237,7 @@ proptest! {
     #[test]
     fn random_bytes_and_words_stream_as_a_whole(ids in prop::collection::vec(0u32..310, 0..60)) {
         check(&DEMO, &ids);
+        check(&STEPS, &ids);
         check(&SENTENCEPIECE, &ids);
     }
 

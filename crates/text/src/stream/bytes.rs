@@ -40,12 +40,27 @@ impl Utf8 {
     }
 }
 
+/// Whether the bytes end in the beginning of a character that more bytes could complete.
+pub(super) fn ends_in_part(bytes: &[u8]) -> bool {
+    let is_part = |bytes| {
+        std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    (0..bytes.len()).any(|start| is_part(&bytes[start..]))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Utf8;
+    use super::{Utf8, ends_in_part};
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn what_ends_in_part_is_what_would_be_held_back(bytes in prop::collection::vec(any::<u8>(), 0..6)) {
+            let mut utf8 = Utf8::default();
+            utf8.push(&bytes);
+            prop_assert_eq!(ends_in_part(&bytes), !utf8.held.is_empty());
+        }
+
         #[test]
         fn bytes_in_any_pieces_read_as_the_whole_does(
             pieces in prop::collection::vec(

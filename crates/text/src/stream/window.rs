@@ -1,22 +1,22 @@
 //! Decoders whose text for a token depends on its neighbours: decode a short window, give out what is new.
 
+use super::bytes::ends_in_part;
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 use crate::vocab::{Decoding, TokenKind};
 
 /// Tokens kept as context. One would do for most decoders; a few more outlast those that strip several leading
 /// spaces from whatever comes first.
 const CONTEXT: usize = 4;
-/// A character has at most four bytes, so a longer wait for its end is in vain.
-const MAX_HELD: usize = 4;
+/// A character has at most four bytes, so what may be part of one has at most three.
+const MOST_OF_A_PART: usize = 3;
 
 /// The last tokens of a sequence, and how much of their text was given out.
 ///
-/// Invariant: the first `seen` of `ids` decode to `shown`, and all of that text was given out or stands before
-/// the window's first character. Special tokens that leave no text are never in `ids`, so each id counts.
+/// Invariant: `ids`, but for those that came since text was last given out, decode to `shown`, and all of that was
+/// given out or stands before the window's first character. Special tokens that leave no text are never in `ids`, so each id counts.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     ids: Vec<u32>,
-    seen: usize,
     shown: String,
 }
 
@@ -28,7 +28,7 @@ impl Window {
             return String::new();
         }
         let text = decode(&self.ids, tokenizer);
-        if self.may_be_cut(&text, tokenizer.vocab().decoding()) {
+        if self.may_be_cut(&text, tokenizer) {
             return String::new();
         }
         let new = self.after_shown(&text).to_owned();
@@ -43,10 +43,16 @@ impl Window {
         self.after_shown(&text).to_owned()
     }
 
-    fn may_be_cut(&self, text: &str, decoding: Decoding) -> bool {
-        decoding == Decoding::Mixed
-            && text.ends_with(char::REPLACEMENT_CHARACTER)
-            && self.ids.len() - self.seen <= MAX_HELD
+    /// Whether more tokens could make a character of what the text ends with.
+    fn may_be_cut(&self, text: &str, tokenizer: &Tokenizer) -> bool {
+        let mixed = tokenizer.vocab().decoding() == Decoding::Mixed;
+        if !mixed || !text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return false;
+        }
+        let backwards = self.ids.iter().rev().flat_map(|&id| tokenizer.token_bytes(id).iter().rev());
+        let mut tail: Vec<u8> = backwards.copied().take(MOST_OF_A_PART).collect();
+        tail.reverse();
+        ends_in_part(&tail)
     }
 
     /// What `text` adds to what was shown. A decoder that rewrites the past cannot take back what was given out,
@@ -70,7 +76,6 @@ impl Window {
             self.ids.drain(..drop);
             self.shown = context;
         }
-        self.seen = self.ids.len();
     }
 }
 
