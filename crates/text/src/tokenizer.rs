@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use tokenizers::DecoderWrapper;
+
 use crate::config::TokenizerConfig;
 use crate::stream::TextStream;
 use crate::vocab::{TokenKind, Vocab};
@@ -25,6 +27,10 @@ pub enum TokenizerError {
         "{file} has no token {token:?}, which tokenizer_config.json names as its {role}; the two files belong to different models"
     )]
     UnknownToken { file: String, role: &'static str, token: String },
+    #[error(
+        "{file} has a decoder that strips the end of a text (Strip with a stop above 0), which is not supported: while a text grows, nobody knows its end"
+    )]
+    StripsEnd { file: String },
 }
 
 /// Why a text could not be turned into tokens.
@@ -112,6 +118,9 @@ impl Tokenizer {
             reason: error.to_string(),
         };
         let mut parse = tokenizers::Tokenizer::from_bytes(json).map_err(broken)?;
+        if parse.get_decoder().is_some_and(strips_end) {
+            return Err(TokenizerError::StripsEnd { file: file.into() });
+        }
         // Training settings that some files still carry; a prompt must neither be cut nor padded.
         parse.with_truncation(None).map_err(broken)?.with_padding(None);
         let named =
@@ -236,6 +245,14 @@ fn encode(tokenizer: &tokenizers::Tokenizer, text: &str, framed: bool) -> Result
         .encode_fast(text, framed)
         .map_err(|error| EncodeError::Unencodable { reason: error.to_string() })?;
     Ok(encoding.get_ids().to_vec())
+}
+
+fn strips_end(decoder: &DecoderWrapper) -> bool {
+    match decoder {
+        DecoderWrapper::Strip(strip) => strip.stop > 0,
+        DecoderWrapper::Sequence(steps) => steps.get_decoders().iter().any(strips_end),
+        _ => false,
+    }
 }
 
 /// The token that the tokenizer's post-processor puts before a text, found by looking at what it does.

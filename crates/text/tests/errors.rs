@@ -99,3 +99,18 @@ fn a_jinja_file_wins_over_the_configuration() {
     // Special tokens still come from the configuration.
     assert_eq!(TokenizerConfig::from_dir(&dir.0).unwrap().token("eos_token"), Some("<|im_end|>"));
 }
+
+/// What the end of a text is, nobody knows while it grows; and the decoder panics where there is little to strip.
+#[test]
+fn a_decoder_that_strips_the_end_of_a_text_is_refused() {
+    let strip = |stop| serde_json::json!({"type": "Strip", "content": " ", "start": 1, "stop": stop});
+    let steps = |stop| serde_json::json!({"type": "Sequence", "decoders": [{"type": "Fuse"}, strip(stop)]});
+    for decoder in [strip(1), steps(2)] {
+        let mut json: serde_json::Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
+        json["decoder"] = decoder;
+        let error =
+            Tokenizer::from_slice(json.to_string().as_bytes(), &TokenizerConfig::default()).unwrap_err();
+        assert!(error.to_string().starts_with("tokenizer.json has a decoder that strips the end"), "{error}");
+    }
+    common::with_decoder(DEMO_TOKENIZER, steps(0));
+}
