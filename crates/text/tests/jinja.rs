@@ -110,6 +110,7 @@ fn filters_take_the_arguments_of_jinjas() {
             "abaXabaXabab",
         ),
         ("{{ 33|replace('3', '4') }}", "44"),
+        ("{{ nope|length }}{{ nope|count }}{{ 'é'|length }}{{ [1, 2]|count }}", "0012"),
         ("{{ {'a': [1, {}]}|tojson(indent='\\t') }}", "{\n\t\"a\": [\n\t\t1,\n\t\t{}\n\t]\n}"),
         ("{{ {'a': 1}|tojson(indent=2) }}{{ 'é'|tojson(true) }}", "{\n  \"a\": 1\n}\"\\u00e9\""),
     ]);

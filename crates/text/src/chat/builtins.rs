@@ -1,7 +1,7 @@
 //! Filters and tests that differ in Jinja from what the engine has built in.
 
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, Value};
+use minijinja::{Environment, Error, Value, filters};
 
 use super::json::to_json;
 use super::print::string;
@@ -12,6 +12,8 @@ pub(super) fn add_builtins(env: &mut Environment<'_>) {
     env.add_test("callable", is_callable);
     env.add_filter("default", default);
     env.add_filter("d", default);
+    env.add_filter("length", length);
+    env.add_filter("count", length);
     env.add_filter("replace", replace);
     env.add_filter("string", string);
     env.add_filter("tojson", to_json);
@@ -34,6 +36,11 @@ fn is_sequence(value: &Value) -> bool {
 /// Functions, but not macros, which are mappings here; and what is undefined, as in Python.
 fn is_callable(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+}
+
+/// What is undefined has none.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
 fn default(
