@@ -29,7 +29,6 @@ enum Given<'a> {
 
 struct End {
     reason: FinishReason,
-    matched: Option<usize>,
     /// Whether the token itself is part of the text.
     counts: bool,
 }
@@ -167,7 +166,7 @@ impl Engine {
         let running = &mut self.running[at];
         let (seq, id) = (running.seq, running.task.id());
         if running.task.shared.request.max_tokens == 0 {
-            let end = End { reason: FinishReason::Length, matched: None, counts: false };
+            let end = End { reason: FinishReason::Length, counts: false };
             self.finish(at, String::new(), end, events);
             return Ok(());
         }
@@ -215,10 +214,10 @@ impl Engine {
     /// A choice has ended; with the last one the request has.
     fn finish(&mut self, at: usize, text: String, end: End, events: &mut Events) {
         let running = &mut self.running[at];
-        let End { reason, matched, .. } = end;
+        let (rest, matched) = running.task.text.take().map(|rest| rest.finish()).unwrap_or_default();
+        let reason = if matched.is_some() { FinishReason::Stop } else { end.reason };
         running.finished = Some(reason);
         let (id, choice) = (running.task.id(), running.task.choice);
-        let rest = running.task.text.take().map_or(String::new(), |rest| rest.finish());
         let finished = Finished { choice, reason, text: text + &rest, matched };
         self.tell(id, choice, Event::Finished(finished), events);
         let task = &self.running[at].task;
@@ -247,7 +246,7 @@ fn choose_token(
     let request = &shared.request;
     let token = sampled.token;
     if request.stop_tokens.binary_search(&token).is_ok() {
-        let end = End { reason: FinishReason::Stop, matched: None, counts: false };
+        let end = End { reason: FinishReason::Stop, counts: false };
         return Ok(Chosen { sampled, text: String::new(), end: Some(end) });
     }
     let mut complete = false;
@@ -264,7 +263,7 @@ fn choose_token(
     } else {
         enough.then_some(FinishReason::Length)
     };
-    let end = reason.map(|reason| End { reason, matched, counts: true });
+    let end = reason.map(|reason| End { reason, counts: true });
     Ok(Chosen { sampled, text, end })
 }
 

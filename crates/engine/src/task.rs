@@ -62,15 +62,16 @@ impl Text {
         }
     }
 
-    /// What was held back. Nothing after a stop string.
-    pub(crate) fn finish(self) -> String {
+    /// What was held back, and which stop string ended the text, be it that only this completes it. Nothing after
+    /// a stop string.
+    pub(crate) fn finish(self) -> (String, Option<usize>) {
         let rest = self.stream.finish();
         match self.stops {
             Some(mut stops) => {
                 let pushed = stops.push(&rest);
-                pushed.text + &stops.finish()
+                (pushed.text + &stops.finish(), pushed.stopped)
             }
-            None => rest,
+            None => (rest, None),
         }
     }
 }
