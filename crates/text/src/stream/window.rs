@@ -13,7 +13,8 @@ const MOST_OF_A_PART: usize = 3;
 /// The last tokens of a sequence, and how much of their text was given out.
 ///
 /// Invariant: `ids`, but for those that came since text was last given out, decode to `shown`, and all of that was
-/// given out or stands before the window's first character. Special tokens that leave no text are never in `ids`, so each id counts.
+/// given out or stands before the window's first character. Special tokens that leave no text are never in `ids`, so
+/// each id counts.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     ids: Vec<u32>,
