@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use octavo::{EngineHandle, Llm, Options, Pages, Tokens};
-use octavo_server::{ServerOptions, serve};
+use octavo_server::{ServeError, ServerOptions, serve};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) engine: EngineHandle,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
 /// Small enough to fill, large enough for every test.
@@ -43,8 +43,8 @@ impl TestServer {
                 tell.send((listener.local_addr().unwrap(), serving.handle.clone())).unwrap();
                 let config = server.try_into().unwrap();
                 let shutdown = async { drop(stopped.await) };
-                serve(listener, serving, config, shutdown).await.unwrap();
-            });
+                serve(listener, serving, config, shutdown).await
+            })
         });
         let (address, engine) = told.recv().unwrap();
         Self { address, engine, stop: Some(stop), thread: Some(thread) }
@@ -58,7 +58,12 @@ impl TestServer {
     /// Waits until the server has ended.
     pub(crate) fn join(mut self) {
         self.signal();
-        self.thread.take().unwrap().join().expect("the server ended well");
+        self.end().expect("the server ended well");
+    }
+
+    /// The same for one that ends by itself.
+    pub(crate) fn end(&mut self) -> Result<(), ServeError> {
+        self.thread.take().expect("waited for once").join().expect("no panic")
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
