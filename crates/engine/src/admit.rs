@@ -63,7 +63,7 @@ impl Engine {
         let id = task.id();
         let reuse = if task.wants_prompt_logprobs() { Reuse::Nothing } else { Reuse::Longest };
         let (len, before) = (prompt.len(), self.room());
-        let (seq, hit) = match self.cache.admit(prompt, reuse) {
+        let (seq, hit) = match self.cache.admit_uncounted(prompt, reuse) {
             Ok(admitted) => admitted,
             Err(error) => {
                 self.fail_request(id, Failure::Step(error.to_string()), events);
@@ -80,7 +80,7 @@ impl Engine {
                 return false;
             }
             if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
-                self.send_back(at, &hit, place);
+                self.send_back(at, place);
             }
             self.blocked_with = Some(Blocked { id, room: before, step: self.metrics.steps.get() });
             return false;
@@ -143,12 +143,13 @@ impl Engine {
     }
 
     /// Undoes an admission: it waits where it waited.
-    fn send_back(&mut self, at: usize, hit: &Hit, place: Option<Place>) {
+    fn send_back(&mut self, at: usize, place: Option<Place>) {
         let Running { task, seq, .. } = self.running.remove(at);
-        let prompt: Prompt = self.cache.withdraw(seq, hit).expect("it is not in the step");
+        let prompt: Prompt = self.cache.preempt(seq).expect("it is not in the step");
         self.queue.push(Waiting { task, prompt, place });
     }
 
+    /// A request's lookup counts when it is first admitted; what one that gave way finds again is no hit.
     fn note_admission(&mut self, seq: SeqId, hit: Hit) {
         let Some(running) = self.running.iter().find(|running| running.seq == seq) else { return };
         let task = &running.task;
@@ -156,6 +157,7 @@ impl Engine {
         self.metrics.tokens_recomputed.add(recomputed.0.into());
         let Some(group) = self.groups.get_mut(&task.id()) else { return };
         if group.starts(self.now, hit.tokens) {
+            self.cache.count_lookup(seq, &hit).expect("it runs");
             self.intake.note_wait(group.usage.queued);
             self.metrics.prompt_tokens.add(task.shared.prompt_len.0.into());
             self.metrics.prompt_tokens_cached.add(hit.tokens.0.into());

@@ -297,7 +297,7 @@ impl Engine {
     fn start_over(&mut self, events: &mut Events) -> bool {
         let Some(Running { task, seq, .. }) = self.running.pop() else { return false };
         let prompt = self.cache.preempt(seq).expect("it is not in the step");
-        match self.cache.admit(prompt, Reuse::Nothing) {
+        match self.cache.admit_uncounted(prompt, Reuse::Nothing) {
             Ok((seq, _)) => {
                 self.running.push(Running { started_over: true, ..Running::new(task, seq) });
                 true

@@ -1,5 +1,5 @@
 use crate::config::{Settings, SettingsError};
-use crate::evict::{Policy, Wanted};
+use crate::evict::Policy;
 use crate::hash::{Prompt, TooLong};
 use crate::page::PageRef;
 use crate::pins::Pins;
@@ -188,12 +188,19 @@ impl KvCache {
     /// Begins a sequence with what the cache has of its prompt. Takes no page but the ones it shares, and one a
     /// group where a page is reused in part. A failure leaves nothing behind; its id is not used again.
     pub fn admit(&mut self, prompt: Prompt, reuse: Reuse) -> Result<(SeqId, Hit), AdmitError> {
+        let (id, hit) = self.admit_uncounted(prompt, reuse)?;
+        self.count_lookup(id, &hit).expect("just admitted");
+        Ok((id, hit))
+    }
+
+    /// As `admit`, for one whose admission may be undone, or that was here before and gave way: what it finds is
+    /// neither counted nor a use that the policy learns from until [`count_lookup`](Self::count_lookup).
+    pub fn admit_uncounted(&mut self, prompt: Prompt, reuse: Reuse) -> Result<(SeqId, Hit), AdmitError> {
         let id = SeqId(self.next_sequence);
         self.next_sequence += 1;
         self.refuse_what_never_fits(&prompt)?;
         self.drain();
         let Attached { tables, cursor, hit } = self.attach(id, &prompt, reuse, Partial::Copy);
-        self.counters.count_lookup(prompt.len(), &hit);
         let sequence = Sequence {
             prompt,
             computed: hit.tokens,
@@ -246,10 +253,6 @@ impl KvCache {
         let cursor = found.nodes.last().copied().unwrap_or(root);
         self.index.hold(cursor);
         self.index.release(root);
-        for &node in &found.nodes {
-            self.index.count_use(node);
-            self.policy.note(Wanted::Found);
-        }
         let mut tables = self.share_full_pages(owner, &found);
         let copied = match (partial, found.partial) {
             (Partial::Copy, Some((node, tokens))) => self.copy_partial(owner, node, tokens, &mut tables),
@@ -297,7 +300,6 @@ impl KvCache {
 
     /// Another reference to an indexed page, whether somebody holds it or not.
     pub(crate) fn obtain(&mut self, page: PageId, owner: SeqId) -> PageRef {
-        self.info[page.index()].is_prefix = true;
         loop {
             match self.pool.share(page) {
                 Ok(shared) => return shared,
@@ -362,14 +364,6 @@ impl KvCache {
     /// about to compute, so a sequence with tokens in the open step is refused.
     pub fn free(&mut self, id: SeqId) -> Result<(), ReleaseError> {
         self.preempt(id).map(drop)
-    }
-
-    /// Undoes an admission that found `hit`: as [`preempt`](Self::preempt), and the counters do not have its lookup; what
-    /// the policy learnt from it stays. For a sequence that ran in no step.
-    pub fn withdraw(&mut self, id: SeqId, hit: &Hit) -> Result<Prompt, ReleaseError> {
-        let prompt = self.preempt(id)?;
-        self.counters.forget_lookup(prompt.len(), hit);
-        Ok(prompt)
     }
 
     /// As `free`, and hands the tokens back, hashed, so that the sequence can be admitted again.

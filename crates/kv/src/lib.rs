@@ -35,6 +35,7 @@ mod config;
 mod evict;
 mod free_list;
 mod hash;
+mod learn;
 mod page;
 mod pins;
 mod plan;

@@ -108,6 +108,11 @@ impl Step {
         self.sources.retain(|source| source.seq != seq);
     }
 
+    /// Pages that are copied for a sequence.
+    pub(crate) fn sources_of(&self, seq: SeqId) -> impl Iterator<Item = PageId> + '_ {
+        self.sources.iter().filter(move |source| source.seq == seq).map(|source| source.page.id())
+    }
+
     /// Pages that the step itself keeps alive.
     pub(crate) fn held(&self) -> impl Iterator<Item = PageId> + '_ {
         self.sources.iter().map(|source| source.page.id()).chain(self.pending.iter().map(PageRef::id))

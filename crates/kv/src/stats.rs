@@ -88,6 +88,7 @@ pub struct Counters {
     /// Times that pages were evicted, and the pages by class.
     pub evictions: u64,
     pub evicted: ByClass,
+    /// One a request: what was admitted again does not count.
     pub lookups: u64,
     /// Tokens of admitted prompts that were found, and that were not.
     pub hit_tokens: u64,
@@ -142,15 +143,6 @@ impl Counters {
         self.missed_tokens += u64::from((prompt - hit.tokens).0);
         self.partial_copies += u64::from(hit.copied > Tokens::ZERO);
         *self.stops.of(&hit.stop) += 1;
-    }
-
-    /// As if it had never been counted.
-    pub(crate) fn forget_lookup(&mut self, prompt: Tokens, hit: &Hit) {
-        self.lookups -= 1;
-        self.hit_tokens -= u64::from(hit.tokens.0);
-        self.missed_tokens -= u64::from((prompt - hit.tokens).0);
-        self.partial_copies -= u64::from(hit.copied > Tokens::ZERO);
-        *self.stops.of(&hit.stop) -= 1;
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod support;
 
-use octavo_kv::{Counters, PageTimes, Prompt, Reuse, Scope, Settings};
+use octavo_kv::{
+    Claim, Counters, PageTimes, PolicyKind, Prompt, Reuse, Scope, Settings, Stops, UnknownSequence,
+};
 use octavo_types::{Bytes, Pages, Timestamp, Tokens};
 use std::time::Duration;
 use support::{Simulation, range, small};
@@ -102,23 +104,50 @@ fn hits_and_misses_are_counted_in_tokens() {
     assert_eq!(counters.computed_tokens, 12);
 }
 
+/// What lookups leave in the counters.
+fn lookups(sim: &Simulation) -> (u64, u64, u64, Stops, u64) {
+    let Counters { lookups, hit_tokens, missed_tokens, stops, partial_copies, .. } =
+        sim.cache.snapshot().counters;
+    (lookups, hit_tokens, missed_tokens, stops, partial_copies)
+}
+
 #[test]
-fn an_admission_that_is_undone_was_no_lookup() {
+fn an_admission_counts_as_a_lookup_once_it_is_said_to() {
     let mut sim = Simulation::new(small(64));
     sim.leave_cached(&range(0, 10));
-    let before = sim.cache.snapshot();
+    let (before, pages) = (lookups(&sim), sim.cache.counts());
     let prompt = Prompt::new(range(0, 10), Scope::default(), sim.cache.settings().page_size).unwrap();
-    let (seq, hit) = sim.cache.admit(prompt, Reuse::Longest).unwrap();
+    let (undone, hit) = sim.cache.admit_uncounted(prompt, Reuse::Longest).unwrap();
     assert_eq!(hit.tokens, Tokens(8));
-    assert_eq!(sim.cache.withdraw(seq, &hit).unwrap().tokens(), range(0, 10));
+    let prompt = sim.cache.preempt(undone).unwrap();
+    assert_eq!(prompt.tokens(), range(0, 10));
     sim.cache.check().unwrap();
-    let after = sim.cache.snapshot();
-    let lookups = |counters: &Counters| {
-        let Counters { lookups, hit_tokens, missed_tokens, stops, partial_copies, .. } = *counters;
-        (lookups, hit_tokens, missed_tokens, stops, partial_copies)
-    };
-    assert_eq!(lookups(&after.counters), lookups(&before.counters));
-    assert_eq!(after.pages, before.pages);
+    assert_eq!((lookups(&sim), sim.cache.counts()), (before, pages), "it is as if it had not been");
+    let (seq, hit) = sim.cache.admit_uncounted(prompt, Reuse::Longest).unwrap();
+    sim.cache.count_lookup(seq, &hit).unwrap();
+    let after = lookups(&sim);
+    assert_eq!((after.0, after.1, after.2), (before.0 + 1, before.1 + 8, before.2 + 2));
+    assert_eq!(sim.cache.count_lookup(undone, &hit).unwrap_err(), UnknownSequence(undone));
+}
+
+#[test]
+fn only_what_a_counted_lookup_found_is_evicted_as_a_prefix() {
+    for counted in [false, true] {
+        let mut sim = Simulation::new(Settings { policy: PolicyKind::Priority, ..small(64) });
+        sim.leave_cached(&range(0, 10));
+        let prompt = Prompt::new(range(0, 10), Scope::default(), sim.cache.settings().page_size).unwrap();
+        let (seq, hit) = sim.cache.admit_uncounted(prompt, Reuse::Longest).unwrap();
+        // As an engine does: some of it is in the step before the admission is final.
+        sim.cache.schedule(seq, Tokens(2), Claim::New).unwrap();
+        if counted {
+            sim.cache.count_lookup(seq, &hit).unwrap();
+        }
+        sim.cache.complete();
+        sim.free(seq);
+        sim.cache.evict(Pages(64));
+        let evicted = sim.cache.snapshot().counters.evicted;
+        assert_eq!((evicted.prefix, evicted.total()), (if counted { 2 } else { 0 }, 2));
+    }
 }
 
 #[test]

@@ -130,6 +130,17 @@ impl PrefixIndex {
         *uses = uses.saturating_add(1);
     }
 
+    /// One more use of the `n` nodes that lie `above` levels over `from`, and up.
+    pub(crate) fn count_uses(&mut self, from: NodeId, above: Pages, n: Pages) {
+        let mut at = from;
+        for level in 0..(above + n).0 {
+            if level >= above.0 {
+                self.count_use(at);
+            }
+            at = self.node(at).parent.expect("no higher than the root");
+        }
+    }
+
     /// Whether the node is only remembered: all its pages were evicted.
     pub(crate) fn is_evicted(&self, node: NodeId) -> bool {
         self.node(node).ghost.is_some()
