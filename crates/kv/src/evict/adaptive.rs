@@ -1,3 +1,4 @@
+use super::classes::Classes;
 use super::queue::Queues;
 use super::{Class, Idle, Policy, Wanted};
 use octavo_types::{PageId, Pages, Timestamp};
@@ -12,9 +13,13 @@ use octavo_types::{PageId, Pages, Timestamp};
 ///
 /// Batches grow with the pressure: 1 page at a time while a quarter of the pool is free, 64 when nothing is (no
 /// more than one in 32 of a small pool).
+///
+/// The class of a victim is told as if no other page that nobody found had been used longer ago. There may be one: it
+/// had been evicted before, and was computed again.
 #[derive(Debug)]
 pub struct Adaptive {
     queue: Queues<1>,
+    classes: Classes,
     last_use: Box<[Timestamp]>,
     newest_use: Timestamp,
     /// Microseconds, smoothed.
@@ -35,6 +40,7 @@ impl Adaptive {
     pub fn new(total: Pages) -> Self {
         Self {
             queue: Queues::new(total),
+            classes: Classes::new(total),
             last_use: vec![Timestamp::default(); total.as_usize()].into(),
             newest_use: Timestamp::default(),
             lifetime: 0.0,
@@ -55,15 +61,18 @@ impl Policy for Adaptive {
         self.last_use[idle.page.index()] = idle.last_use;
         let rank = Timestamp(idle.last_use.0.saturating_add(self.credit(idle.uses)));
         self.queue.insert(0, idle.page, rank);
+        self.classes.insert(&idle);
     }
     fn remove(&mut self, page: PageId) {
-        self.queue.remove(page);
+        if self.queue.remove(page).is_some() {
+            self.classes.remove(page);
+        }
     }
     fn victim(&mut self) -> Option<(PageId, Class)> {
         let (page, _) = self.queue.pop(0)?;
         let age = self.newest_use.since(self.last_use[page.index()]).as_micros() as f64;
         self.lifetime += SMOOTH_LIFETIME * (age - self.lifetime);
-        Some((page, Class::Old))
+        Some((page, self.classes.remove(page)))
     }
     fn len(&self) -> Pages {
         Pages(self.queue.len(0) as u32)

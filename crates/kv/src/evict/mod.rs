@@ -4,6 +4,7 @@
 //! page of a running sequence, nor one that is pinned.
 
 mod adaptive;
+mod classes;
 mod lru;
 mod priority;
 mod queue;
@@ -40,7 +41,9 @@ pub enum Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Old,
+    /// Of the newest quarter of the idle pages.
     Recent,
+    /// Found by a lookup since it was filled, or pinned.
     Prefix,
 }
 
