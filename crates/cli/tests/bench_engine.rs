@@ -66,9 +66,13 @@ fn the_serving_bench_has_its_keys_for_both_back_ends() {
     );
     for (side, batch) in [("contiguous", 8), ("paged", 24)] {
         assert_eq!(report[side]["batch"], batch, "{report}");
-        assert_positive(&report[side], &["tokens_per_s", "decode_tokens_per_s", "mean_ttft_ms", "tokens"]);
+        assert_positive(
+            &report[side],
+            &["kv_bytes", "tokens_per_s", "decode_tokens_per_s", "mean_ttft_ms", "tokens"],
+        );
     }
     assert_eq!(report["contiguous"]["tokens"], report["paged"]["tokens"], "the same load");
+    assert_eq!(report["contiguous"]["kv_bytes"], report["paged"]["kv_bytes"], "in the same memory");
 }
 
 #[test]
@@ -92,6 +96,19 @@ fn the_offline_bench_generates_all_that_was_asked_for() {
     assert_positive(&report, &["tokens_per_s", "seconds", "prompt_tokens", "output_tokens", "steps"]);
     for key in keys_in_help("offline").iter().filter(|key| !key.contains(' ')) {
         assert!(!report[key].is_null(), "{key} of {report}");
+    }
+}
+
+#[test]
+fn a_bench_refuses_options_that_it_does_not_read() {
+    for args in [["serving", "--quick", "--rounds", "3"], ["offline", "--quick", "--rounds", "3"]] {
+        let said = BENCH.error_of(&args);
+        assert!(said.contains("unexpected argument '--rounds'"), "{args:?}: {said}");
+    }
+    for args in [["attention", "--rounds", "3"], ["prefill", "--rounds", "3"], ["serving", "--threads", "1"]]
+    {
+        let said = BENCH.error_of(&[&args[..], &["--device", "cuda:63"]].concat());
+        assert!(said.contains(&format!("{} is for --device cpu", args[1])), "{args:?}: {said}");
     }
 }
 

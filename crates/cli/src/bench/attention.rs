@@ -86,11 +86,11 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
-    if let Some(bench) = args.device.open()? {
+    if let Some(bench) = args.device.open(&args.machine)? {
         return gpu::attention::run(&bench);
     }
     let machine = Machine::new(&args.machine, ROUNDS);
-    let plan = Plan::new(args.machine.quick);
+    let plan = Plan::new(args.machine.quick());
     let bar = progress(CODECS.len() as u64);
     let mut f16 = Work::new(&plan, KvDtype::F16, PageSize::DEFAULT)?;
     let mut cells = Vec::new();

@@ -11,8 +11,8 @@ use serde::Serialize;
 /// How many sequences run at once in the memory of eight slots of 4096 tokens?
 ///
 /// The whole engine over a model that computes nothing, no limit on the batch: more requests than can run, all of one
-/// length, and the most that ran at once. Pages keep a fifth of what is free for sequences that grow, so that the last
-/// request of the longest kind waits. JSON keys: cells (length, contiguous, paged, ratio, claimed, of_claim).
+/// length, and the most that ran at once. A fifth of the free pages is kept for sequences that grow unless nobody can
+/// come to need it, as here, where every request's end is known. JSON keys: cells (length, contiguous, paged, ratio, claimed, of_claim).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {}
 

@@ -143,8 +143,8 @@ struct Figures {
 
 pub(super) fn run(args: &Args) -> Result<Report> {
     let machine = Machine::new(&args.machine, ROUNDS);
-    let geometry = Geometry::new(args.machine.quick);
-    let plan = Plan::new(args.machine.quick);
+    let geometry = Geometry::new(args.machine.quick());
+    let plan = Plan::new(args.machine.quick());
     let mut work = Work::new(&machine, &geometry, plan)?;
     let measured = in_turn(machine.rounds, TURNS, |turn| {
         Ok::<_, anyhow::Error>(match turn {

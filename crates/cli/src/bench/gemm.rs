@@ -71,14 +71,14 @@ struct Figures {
 
 pub(super) fn run(args: &Args) -> Result<Report> {
     let machine = Machine::new(&args.machine, ROUNDS);
-    let geometry = Geometry::new(args.machine.quick);
+    let geometry = Geometry::new(args.machine.quick());
     let products = geometry.products();
     let bar = progress((products.len() * FORMATS.len()) as u64);
     let mut cells = Vec::new();
     for (product, shape) in products {
         for format in FORMATS {
             bar.set_message(format!("{product}, {}", format.0));
-            let cycled = if args.machine.quick { CYCLED_QUICK } else { CYCLED };
+            let cycled = if args.machine.quick() { CYCLED_QUICK } else { CYCLED };
             cells.extend(Products::new(&machine, shape, format.1, cycled).cells(&machine, product, format.0));
             bar.inc(1);
         }

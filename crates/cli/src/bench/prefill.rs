@@ -60,12 +60,12 @@ struct Figures {
 }
 
 pub(super) fn run(args: &Args) -> Result<Report> {
-    if let Some(bench) = args.device.open()? {
+    if let Some(bench) = args.device.open(&args.machine)? {
         return gpu::prefill::run(&bench);
     }
     let machine = Machine::new(&args.machine, ROUNDS);
-    let geometry = Geometry::new(args.machine.quick);
-    let tokens = if args.machine.quick { PROMPT_QUICK } else { PROMPT };
+    let geometry = Geometry::new(args.machine.quick());
+    let tokens = if args.machine.quick() { PROMPT_QUICK } else { PROMPT };
     let mut whole = Whole::new(&machine, &geometry, tokens)?;
     let mut products = Products::new(&machine, &geometry, tokens);
     let bar = progress(u64::from(machine.rounds) + 1);

@@ -5,7 +5,7 @@ use super::report::{Goal, Report, Table};
 use super::serving_load::{Ran, Rig, RigArgs, Tokenish, Variant, config, run as run_load};
 use anyhow::Result;
 use octavo_engine::{EngineConfig, Request};
-use octavo_types::Tokens;
+use octavo_types::{Bytes, Tokens};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ const PAGED_BATCH: u32 = 24;
 #[derive(Debug, Serialize)]
 struct Burst {
     batch: u32,
+    /// Memory for keys and values.
+    kv_bytes: u64,
     seconds: f64,
     tokens_per_s: f64,
     /// Steps that read no prompt.
@@ -135,7 +137,7 @@ fn burst(rig: &Rig, sizes: &Sizes, requests: u32, contiguous: bool, batch: u32) 
         (0, Request::new(random.prompt(len), generated))
     });
     let ran = run_load(&mut engine, load.collect(), &|| {})?;
-    Ok(Burst::new(batch, &ran))
+    Ok(Burst::new(batch, engine.cache().settings().bytes(), &ran))
 }
 
 /// Mean time to the first token of requests that begin alike, in seconds.
@@ -177,7 +179,7 @@ fn long_prompt(rig: &Rig, sizes: &Sizes, max_itl: Duration) -> Result<f64> {
 }
 
 impl Burst {
-    fn new(batch: u32, ran: &Ran) -> Self {
+    fn new(batch: u32, kv_bytes: Bytes, ran: &Ran) -> Self {
         let tokens: usize = ran.lives.iter().map(|life| life.tokens.len()).sum();
         let decodes = || ran.steps.iter().filter(|(step, _)| step.prompt_tokens == Tokens::ZERO);
         let decoding: f64 = decodes().map(|(_, seconds)| seconds).sum();
@@ -192,6 +194,7 @@ impl Burst {
         };
         Self {
             batch,
+            kv_bytes: kv_bytes.0,
             seconds: ran.seconds,
             tokens_per_s: tokens as f64 / ran.seconds,
             decode_tokens_per_s: decoded as f64 / decoding,

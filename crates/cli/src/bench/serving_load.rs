@@ -1,7 +1,7 @@
 //! Loads for `octavo bench serving`: engines over a model of random weights, and requests driven through them.
 
 use super::gpu;
-use super::machine::{Machine, MachineArgs, ROUNDS};
+use super::machine::{CpuArgs, Machine};
 use super::measure::SEED;
 use super::random_model::{Geometry, load};
 use anyhow::{Result, bail};
@@ -41,7 +41,7 @@ enum Place {
 #[derive(Debug, clap::Args)]
 pub(super) struct RigArgs {
     #[command(flatten)]
-    pub(super) machine: MachineArgs,
+    cpu: CpuArgs,
     /// What computes: cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Device,
@@ -53,7 +53,7 @@ pub(super) struct RigArgs {
 impl RigArgs {
     /// Sizes that only show that everything works.
     pub(super) fn quick(&self) -> bool {
-        self.machine.quick
+        self.cpu.quick
     }
     pub(super) fn on_gpu(&self) -> bool {
         self.device != Device::Cpu
@@ -72,6 +72,9 @@ pub(super) struct Variant {
 
 impl Rig {
     pub(super) fn new(args: &RigArgs) -> Result<Self> {
+        if args.on_gpu() {
+            args.cpu.refuse_on_gpu()?;
+        }
         if let Some(bench) = gpu::open(args.device, args.deterministic, true)? {
             let (Device::Cuda(number), deterministic) = (args.device, args.deterministic) else {
                 bail!("--device cpu, cuda or cuda:N");
@@ -80,7 +83,7 @@ impl Rig {
             let config = gpu::QWEN_06B.config()?;
             return Ok(Self { config, place: Place::Cuda { number, deterministic, name } });
         }
-        let (machine, geometry) = (Machine::new(&args.machine, ROUNDS), Geometry::new(args.quick()));
+        let (machine, geometry) = (Machine::of(&args.cpu), Geometry::new(args.quick()));
         let weights = geometry.weights(machine.pool())?;
         let place = Place::Cpu { machine: Box::new(machine), geometry: geometry.name, weights };
         Ok(Self { config: geometry.config()?, place })

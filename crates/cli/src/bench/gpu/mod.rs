@@ -9,6 +9,7 @@ mod world;
 
 pub(super) use world::load;
 
+use super::machine::MachineArgs;
 use anyhow::{Result, bail};
 use octavo::Device;
 use octavo_cuda::Options;
@@ -40,7 +41,10 @@ pub(super) struct DeviceArgs {
 
 impl DeviceArgs {
     /// The GPU; `None` where the CPU is meant.
-    pub(super) fn open(&self) -> Result<Option<Bench>> {
+    pub(super) fn open(&self, machine: &MachineArgs) -> Result<Option<Bench>> {
+        if self.device != Device::Cpu {
+            machine.refuse_on_gpu()?;
+        }
         open(self.device, self.deterministic, true)
     }
 }
