@@ -173,6 +173,10 @@ impl Options {
             reserve: if paged { Pages(total.0 / 64).min(Pages(self.max_batch)) } else { Pages::ZERO },
             ..Settings::for_model(&spec, Bytes(most))
         };
+        if !settings.prefix_cache {
+            let idle = self.options_for_prefixes();
+            notes.extend(idle.map(|option| format!("this cache keeps no prefixes: {option} does nothing")));
+        }
         let fits = settings.longest(max_len);
         let mut engine = self.engine_config(max_len);
         if self.max_len.is_none() && fits < max_len && fits > Tokens::ZERO {
@@ -180,6 +184,13 @@ impl Options {
             engine.max_len = fits;
         }
         Ok(Resolved { spec, settings, engine, notes })
+    }
+
+    /// What was asked for that matters only where prefixes are kept.
+    fn options_for_prefixes(&self) -> impl Iterator<Item = &'static str> {
+        let limited = self.cached_memory.map(|_| "--cached-memory");
+        let ordered = (self.policy != PolicyKind::default()).then_some("--eviction");
+        limited.into_iter().chain(ordered)
     }
 
     fn engine_config(&self, max_len: Tokens) -> EngineConfig {
@@ -220,15 +231,17 @@ impl Options {
         Ok(fit)
     }
 
-    /// A windowed group holds no more than its window and the chunk that moves it on, plus a page begun at each end.
+    /// A windowed group holds no more than its window and the chunk that moves it on, plus a page begun at each end, and
+    /// never more than the whole sequence.
     fn pages_for_a_full_batch(&self, spec: &KvSpec, max_len: Tokens) -> Result<Pages, LoadError> {
         let size = spec.page_size();
+        let whole = u64::from(size.pages_for(max_len).0);
         let pages = spec.windows().into_iter().map(|window| match window {
             Some(window) => {
                 let held = window.checked_add(self.chunk.1).map_or(max_len, |held| held.min(max_len));
-                u64::from(size.pages_for(held).0) + 1
+                (u64::from(size.pages_for(held).0) + 1).min(whole)
             }
-            None => u64::from(size.pages_for(max_len).0),
+            None => whole,
         });
         let total = pages.sum::<u64>().checked_mul(self.max_batch.max(1).into());
         let total = total.and_then(|total| u32::try_from(total).ok());
