@@ -60,7 +60,7 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     commit_kv: bool,
     /// Which cached pages go first when memory is short
-    #[arg(long, value_enum, default_value = "lru")]
+    #[arg(long, value_enum, default_value = "lru", conflicts_with = "no_prefix_cache")]
     eviction: Eviction,
 }
 

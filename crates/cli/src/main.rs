@@ -95,7 +95,7 @@ fn command(mut argv: Vec<OsString>) -> Result<Command> {
         && let Some(path) = given.get_one::<PathBuf>("config")
     {
         let layered = parser.find_subcommand(name).expect("it was given");
-        argv.extend(settings::from_file(path, layered, given)?);
+        argv.extend(settings::from_file(path, &parser, layered, given)?);
         file = Some(path.display().to_string());
     }
     let matches = parser.try_get_matches_from(argv).unwrap_or_else(|error| match file {

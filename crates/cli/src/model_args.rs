@@ -94,7 +94,8 @@ pub(crate) struct ModelArgs {
     /// Tokens a page; the contiguous back end ignores it
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     page_size: u32,
-    /// Let no layer look further back than this: constant memory for any length
+    /// Let no layer look further back than this: the pages of a sequence are constant memory for any length. What leaves
+    /// the window stays cached while there is room for it, unless the cache keeps no prefixes (--no-prefix-cache)
     #[arg(long, value_name = "TOKENS")]
     kv_window: Option<u32>,
     /// Memory for keys and values, such as 512MB or 4GB [default: enough for a full batch of full length, at most 60 % of

@@ -3,7 +3,8 @@
 //! Every long option `--some-name` of `octavo serve` and `octavo chat` is also the variable `OCTAVO_SOME_NAME` and the
 //! key `some-name` of a configuration file. A file's value is put on the command line unless something stronger is
 //! there already, so that all three are checked by the same code. An option is stronger also than those it excludes:
-//! `--num-pages` on the command line wins over `kv-memory` in a file.
+//! `--num-pages` on the command line wins over `kv-memory` in a file. One file may serve several commands: options that
+//! only others have are left alone.
 
 use anyhow::{Context, Result, bail};
 use clap::builder::BoolishValueParser;
@@ -81,8 +82,13 @@ pub(crate) fn variable(long: &str) -> String {
     format!("OCTAVO_{}", long.replace('-', "_").to_ascii_uppercase())
 }
 
-/// What a configuration file adds to `argv`, whose subcommand gave `matches`.
-pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) -> Result<Vec<OsString>> {
+/// What a configuration file adds to `argv`, whose subcommand `command` of `octavo` gave `matches`.
+pub(crate) fn from_file(
+    path: &Path,
+    octavo: &Command,
+    command: &Command,
+    matches: &ArgMatches,
+) -> Result<Vec<OsString>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let table: toml::Table =
         text.parse().with_context(|| format!("{} is not a configuration file", path.display()))?;
@@ -92,11 +98,14 @@ pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) ->
         let long = key.replace('_', "-");
         let named = |arg: &&clap::Arg| arg.get_long() == Some(&long) && long != "config";
         let Some(arg) = command.get_arguments().find(named) else {
-            bail!(
-                "{}: there is no option `{key}`; `octavo {} --help` lists them",
-                path.display(),
-                command.get_name()
+            if others(octavo).any(|other| other.get_arguments().any(|arg| named(&arg))) {
+                continue;
+            }
+            let instead = nearest(command, &long).map_or_else(
+                || format!("`octavo {} --help` lists them", command.get_name()),
+                |option| format!("do you mean `{option}`?"),
             );
+            bail!("{}: there is no option `{key}`; {instead}", path.display());
         };
         if overruled.contains(arg.get_id()) {
             continue;
@@ -114,6 +123,21 @@ pub(crate) fn from_file(path: &Path, command: &Command, matches: &ArgMatches) ->
         }
     }
     Ok(added)
+}
+
+/// The commands that people know of.
+fn others(octavo: &Command) -> impl Iterator<Item = &Command> {
+    octavo.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// The option of `command` that is called nearly so, as it would be told to who typed it.
+fn nearest(command: &Command, long: &str) -> Option<String> {
+    let typed = [command.get_name(), &format!("--{long}")];
+    let error = command.clone().try_get_matches_from(typed).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(option) => Some(option.trim_start_matches('-').to_owned()),
+        _ => None,
+    }
 }
 
 /// A value as one would type it.

@@ -86,7 +86,7 @@ fn what_is_no_text_is_refused() {
 
 #[test]
 fn options_come_from_a_file_and_the_environment_as_well() {
-    let path = file("chat.toml", "max-tokens = 2\n");
+    let path = file("chat.toml", "max-tokens = 2\nport = 8000\napi-key = [\"those of serve\"]\n");
     let config = ["--config", path.to_str().unwrap()];
     let short = answers(&config, "What does Vec::push do?\n");
     let whole = answers(&[&config[..], &["--max-tokens", "64"]].concat(), "What does Vec::push do?\n");

@@ -121,9 +121,21 @@ fn a_wrong_value_is_told_with_where_it_was_set() {
 }
 
 #[test]
+fn a_file_may_have_options_of_other_commands() {
+    let path = file("shared.toml", "port = 0\nmax-batch-size = 3\nsystem = \"Be brief.\"\nmax-tokens = 5\n");
+    let server = Server::start(&mut octavo(&["serve", "--config", path.to_str().unwrap()]));
+    assert!(server.greeting.contains("batch 3"), "{}", server.greeting);
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
     for (name, text, parts) in [
-        ("unknown.toml", "max-bach-size = 5\n", ["`max-bach-size`", "octavo serve --help"]),
+        (
+            "unknown.toml",
+            "max_bach-size = 5\n",
+            ["no option `max_bach-size`", "do you mean `max-batch-size`?"],
+        ),
+        ("strange.toml", "qqqqqq = 5\n", ["no option `qqqqqq`", "octavo serve --help"]),
         ("nested.toml", "[serve]\nport = 1\n", ["`serve`", "no option"]),
         ("itself.toml", "config = \"x\"\n", ["`config`", "no option"]),
         ("value.toml", "max-queue = \"many\"\n", ["--max-queue", "many"]),
@@ -192,6 +204,8 @@ fn a_cache_that_cannot_work_is_refused_with_what_to_change() {
         (&["--num-pages", "5", "--max-model-len", "4096"], "lower the maximum length to 80 tokens"),
         (&["--kv-backend", "contiguous", "--kv-memory", "1MB"], "at least one page (16777216 bytes)"),
         (&["--kv-window", "0"], "--kv-window must be at least 1"),
+        (&["--no-prefix-cache", "--cached-memory", "1GB"], "cannot be used with"),
+        (&["--no-prefix-cache", "--eviction", "priority"], "cannot be used with"),
     ] {
         let error = why_not(args);
         assert!(error.contains(part), "{args:?}: {error}");
@@ -208,6 +222,9 @@ fn every_cache_that_can_work_starts_and_says_how_large_it_is() {
         (&["--kv-backend", "contiguous", "--batching", "static"], "16 pages of 4096 tokens"),
         (&["--kv-backend", "contiguous", "--max-batch-size", "3"], "3 pages of 4096 tokens"),
         (&["--kv-backend", "contiguous", "--max-model-len", "100"], "16 pages of 100 tokens"),
+        (&["--kv-backend", "contiguous", "--kv-window", "64"], "16 pages of 4096 tokens"),
+        (&["--max-batch-size", "2", "--kv-window", "4000"], "512 pages of 16 tokens"),
+        (&["--max-batch-size", "2", "--kv-window", "64"], "266 pages of 16 tokens"),
         (&["--max-batch-size", "2", "--max-model-len", "100"], "14 pages of 16 tokens"),
     ] {
         let greeting = serve(args).greeting.clone();
@@ -229,6 +246,19 @@ fn the_contiguous_back_end_ignores_the_size_and_the_number_of_pages() {
     assert!(server.greeting.contains("without prefix cache"), "{}", server.greeting);
     let note = server.errors();
     assert!(note.contains("ignores the number of pages"), "{note}");
+}
+
+#[test]
+fn options_of_a_cache_that_keeps_no_prefixes_are_said_to_do_nothing() {
+    for (args, expected) in [
+        (&["--cached-memory", "1GB"][..], "keeps no prefixes: --cached-memory does nothing"),
+        (&["--eviction", "adaptive"], "keeps no prefixes: --eviction does nothing"),
+    ] {
+        let note = serve(&[&["--kv-backend", "contiguous"], args].concat()).errors();
+        assert!(note.contains(expected), "{args:?}: {note}");
+        let note = serve(args).errors();
+        assert!(!note.contains("does nothing"), "{args:?}: {note}");
+    }
 }
 
 #[test]
