@@ -23,6 +23,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let libraries = Path::new(String::from_utf8_lossy(&packages.stdout).trim()).join(LIBRARIES);
     ensure!(libraries.is_dir(), "{} is not where the compiler's package puts it", libraries.display());
     let mut tests = cargo(workspace);
-    tests.args(["test", "--package", "octavo-cuda", "--lib", "--", "gpu::"]);
+    tests.args(["test", "--workspace", "--lib", "--", "gpu::"]);
     venv.run(tests.env("LD_LIBRARY_PATH", libraries).env(NEEDED, "1"))
 }

@@ -10,7 +10,8 @@ use crate::stream::FEW_ROWS;
 use crate::values::{CudaBuf, CudaMatrix, CudaVector};
 use octavo_backend::{Activation, BackendError, NormSpec};
 
-pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed").overlapping();
+/// Waits for the whole of the kernel before it, and with it all that come after: rotation reads angles early.
+pub(crate) const EMBED: Kernel = Kernel::new::<EmbedArgs>("embed");
 pub(crate) const NORM: Kernel = Kernel::new::<NormArgs>("norm").overlapping();
 pub(crate) const GATED: Kernel = Kernel::new::<GatedArgs>("gated").overlapping();
 pub(crate) const CONVERT: Kernel = Kernel::new::<ConvertArgs>("convert").overlapping();

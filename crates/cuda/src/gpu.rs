@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first compute capability on which a kernel may start before the one before it has ended.
 const FIRST_TO_OVERLAP: (i32, i32) = (9, 0);
-/// Shared memory that any kernel may have without asking.
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+/// Shared memory that any kernel may have without asking: 48 KiB with what it declares itself.
+const SHARED_WITHOUT_ASKING: u32 = (48 - 8) << 10;
 
 /// Of a processor's memory, how much is shared memory instead of cache: as much as there can be. Kernels that overlap
 /// agree on it, as a processor changes it only when it has nothing to do.

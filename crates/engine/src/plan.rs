@@ -10,7 +10,7 @@ use crate::event::Failure;
 use crate::pace::chunk_for;
 use crate::queue::Waiting;
 use crate::request::RequestId;
-use crate::task::Running;
+use crate::task::{Running, Task};
 use octavo_kv::{AllocError, Claim, Reuse, ScheduleError};
 use octavo_types::{Pages, Tokens};
 
@@ -247,13 +247,17 @@ impl Engine {
         let Running { mut task, seq, .. } = self.running.remove(at);
         task.computed_before = self.cache.sequence(seq).expect("running").computed();
         let prompt = self.cache.preempt(seq).expect("it is not in the step");
+        self.count_preemption(&task);
+        self.queue.push(Waiting { task, prompt, place: None });
+        self.blocked_with = None;
+    }
+
+    fn count_preemption(&mut self, task: &Task) {
         self.metrics.preemptions.add(1);
         if let Some(group) = self.groups.get_mut(&task.id()) {
             group.usage.preemptions += 1;
         }
         tracing::debug!(request = task.id().0, choice = task.choice, "preempted");
-        self.queue.push(Waiting { task, prompt, place: None });
-        self.blocked_with = None;
     }
 
     /// Nothing could be planned though something runs: the first gets everything, and starts over without what it
@@ -296,6 +300,9 @@ impl Engine {
     /// Admits the only sequence again, alone with its own pages. Whether there still is one.
     fn start_over(&mut self, events: &mut Events) -> bool {
         let Some(Running { task, seq, .. }) = self.running.pop() else { return false };
+        let computed = self.cache.sequence(seq).expect("running").computed();
+        self.metrics.tokens_recomputed.add(computed.0.into());
+        self.count_preemption(&task);
         let prompt = self.cache.preempt(seq).expect("it is not in the step");
         match self.cache.admit_uncounted(prompt, Reuse::Nothing) {
             Ok((seq, _)) => {

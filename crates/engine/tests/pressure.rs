@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Bench, expected, prompt};
 use octavo_engine::{Engine, EngineConfig, Failure, FinishReason, Request, SubmitError};
-use octavo_kv::{Prompt, Scope, Settings};
+use octavo_kv::{PinId, Prompt, Scope, Settings};
 use octavo_types::{Pages, Tokens};
 
 #[test]
@@ -164,21 +164,38 @@ fn the_reserve_is_for_those_who_run() {
 }
 
 /// Twelve pages, six of them pinned.
-fn half_pinned() -> Bench {
+fn half_pinned() -> (Bench, PinId) {
     let settings = Settings { pin_quota: Pages(6), ..Bench::pool(12, 4) };
     let size = settings.page_size;
     let mut bench = Bench::new(EngineConfig::new(8, Tokens(48)), settings);
     bench.send(Request::new(prompt(9, 24), 1));
     bench.run();
     let pinned = Prompt::new(prompt(9, 24), Scope::default(), size).unwrap();
-    assert_eq!(bench.engine.pin(&pinned).unwrap().1, Tokens(24));
-    bench
+    let (pin, covered) = bench.engine.pin(&pinned).unwrap();
+    assert_eq!(covered, Tokens(24));
+    (bench, pin)
+}
+
+/// It runs out alone, begins again with no more than its own pages, and then there is room.
+#[test]
+fn what_starts_over_is_counted_as_preempted_and_computed_again() {
+    let (mut bench, pin) = half_pinned();
+    let before = bench.log.computed() as u64;
+    let id = bench.send(Request::new(prompt(2, 4), 40));
+    bench.step_until(|bench| bench.engine.metrics().tokens_recomputed.get() > 0);
+    bench.engine.unpin(pin).unwrap();
+    bench.run();
+    bench.assert_right(id);
+    assert_eq!(bench.outputs(id).usage.preemptions, 1);
+    let recomputed = bench.engine.metrics().tokens_recomputed.get();
+    assert_eq!(bench.log.computed() as u64 - before, 4 + 40 - 1 + recomputed);
+    bench.assert_nothing_left();
 }
 
 #[test]
 fn what_does_not_fit_beside_pinned_pages_fails_with_the_reason_and_nothing_else_does() {
     for (len, max_tokens) in [(30, 3), (4, 40), (24, 10)] {
-        let mut bench = half_pinned();
+        let (mut bench, _) = half_pinned();
         let small = bench.send(Request::new(prompt(1, 6), 8));
         let large = bench.send(Request::new(prompt(2, len), max_tokens));
         let after = bench.send(Request::new(prompt(3, 6), 8));
@@ -201,7 +218,7 @@ fn what_does_not_fit_beside_pinned_pages_fails_with_the_reason_and_nothing_else_
 
 #[test]
 fn who_shares_the_pinned_pages_has_room_beside_them() {
-    let mut bench = half_pinned();
+    let (mut bench, _) = half_pinned();
     let id = bench.send(Request::new([prompt(9, 24), prompt(2, 6)].concat(), 1000));
     bench.run();
     bench.assert_right(id);
