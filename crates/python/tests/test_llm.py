@@ -300,7 +300,9 @@ def test_a_stream_that_is_cancelled_ends_for_whoever_awaits_it(llm):
 
 def test_progress_is_told_to_coroutines_too(llm):
     told = []
-    asyncio.run(llm.agenerate("The Vec type is", FEW, progress=lambda *at: told.append(at)))
+    # Long enough that a loop which gets little time is told more than once.
+    long = SamplingParams(max_tokens=600, ignore_eos=True)
+    asyncio.run(llm.agenerate("The Vec type is", long, progress=lambda *at: told.append(at)))
     assert len({tokens for _, _, tokens in told}) > 2, told
 
 
