@@ -83,7 +83,10 @@ impl Cuda {
         let mut bytes = vec![0; count * 4];
         let tokens = choosing.tokens.as_ref().expect("something was chosen");
         tokens.read(&mut bytes)?;
-        self.steps.borrow_mut().waited();
+        // Nothing is read, and so waited for, of none.
+        if count > 0 {
+            self.steps.borrow_mut().waited();
+        }
         let token = |&b: &[u8; 4]| Some(u32::from_le_bytes(b)).filter(|token| *token != OPEN);
         Ok(bytes.as_chunks().0.iter().map(token).collect())
     }

@@ -118,6 +118,17 @@ impl Gpu {
     }
 }
 
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Whoever has memory of this device has the device, too, and recordings end with the back end: nothing is asked for
+        // any more.
+        if self.bind().and_then(|()| self.wait()).is_ok() {
+            // SAFETY: bound and waited for just now.
+            unsafe { self.gemm.get_mut().unwrap_or_else(PoisonError::into_inner).release() };
+        }
+    }
+}
+
 /// An error of the driver, with what was being done.
 fn failed(what: &'static str) -> impl Fn(DriverError) -> BackendError {
     move |error| match error.0 {

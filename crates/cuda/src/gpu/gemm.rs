@@ -94,6 +94,19 @@ impl Gemm {
         Ok(Self { handle: result::create_handle()?, workspace: 0, chosen: HashMap::new() })
     }
 
+    /// Gives back what it has, once.
+    /// # Safety
+    /// The device is current, has ended all products, and is asked for none any more.
+    pub(super) unsafe fn release(&mut self) {
+        // SAFETY: created in `new` and `multiply`, and the caller's promise. An error would leave nothing to do.
+        unsafe {
+            let _ = result::destroy_handle(self.handle);
+            if self.workspace != 0 {
+                let _ = cudarc::driver::result::free_sync(self.workspace);
+            }
+        }
+    }
+
     /// # Safety
     /// The addresses have room for the shapes, on the device that is current.
     pub(super) unsafe fn multiply(
@@ -107,7 +120,7 @@ impl Gemm {
             return Ok(None);
         }
         if self.workspace == 0 {
-            // SAFETY: kept for as long as the process lives.
+            // SAFETY: kept until `release`.
             self.workspace = unsafe { cudarc::driver::result::malloc_sync(WORKSPACE) }
                 .map_err(super::failed("allocating the workspace of products"))?;
         }
