@@ -86,7 +86,7 @@ impl Chat<'_> {
             ("/system", text) => self.system = (!text.is_empty()).then(|| text.to_owned()),
             ("/stats", _) => self.show_cache()?,
             (word, _) if word.starts_with('/') => {
-                eprintln!("there is /reset, /system TEXT, /stats and /quit")
+                crate::log::say("there is /reset, /system TEXT, /stats and /quit")
             }
             _ => self.answer(line)?,
         }
@@ -121,7 +121,7 @@ impl Chat<'_> {
                 if !self.terminal {
                     return Err(error);
                 }
-                eprintln!("octavo: {} (/reset starts over)", crate::said(&error));
+                crate::log::say(format_args!("octavo: {} (/reset starts over)", crate::said(&error)));
                 Ok(())
             }
         }
@@ -139,7 +139,7 @@ impl Chat<'_> {
         self.interrupted.store(false, Ordering::Relaxed);
         let answer = crate::answer::run(&mut self.llm, request, false, &self.interrupted)?.output;
         if self.terminal && answer.finish == Some(FinishReason::Length) {
-            eprintln!("(cut off after {} tokens)", answer.tokens.len());
+            crate::log::say(format_args!("(cut off after {} tokens)", answer.tokens.len()));
         }
         Ok(answer.text)
     }

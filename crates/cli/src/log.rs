@@ -1,6 +1,14 @@
-//! Where log lines go: standard error, one line each.
+//! Where log lines go: standard error, one line each. Where nobody reads it, or there is no room for more, lines are lost and
+//! the work goes on.
 
+use std::fmt::Display;
+use std::io::Write as _;
 use tracing_subscriber::filter::LevelFilter;
+
+/// Writes a line to standard error, if that can be written to.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
 
 /// From now on, what is at least this important is written.
 pub(crate) fn start(level: tracing::Level) {
@@ -8,8 +16,9 @@ pub(crate) fn start(level: tracing::Level) {
         .with_max_level(LevelFilter::from_level(level))
         .with_writer(std::io::stderr)
         .with_target(false)
+        .log_internal_errors(false)
         .try_init();
     if let Err(error) = started {
-        eprintln!("octavo: no log: {error}");
+        say(format_args!("octavo: no log: {error}"));
     }
 }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("octavo: {}", said(&error));
+            crate::log::say(format_args!("octavo: {}", said(&error)));
             ExitCode::FAILURE
         }
     }

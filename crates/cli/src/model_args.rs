@@ -159,7 +159,7 @@ impl ModelArgs {
         let llm = Llm::load(&options, &mut |at| shown.update(at))?;
         drop(shown);
         for note in llm.notes() {
-            eprintln!("note: {note}");
+            crate::log::say(format_args!("note: {note}"));
         }
         Ok(llm)
     }

@@ -66,7 +66,11 @@ impl Downloads {
             self.file = at.file.into();
             self.bar = std::io::stderr().is_terminal().then(|| file_bar(at));
             if self.bar.is_none() {
-                eprintln!("octavo: downloading {} ({})", at.file, HumanBytes(at.bytes_total));
+                crate::log::say(format_args!(
+                    "octavo: downloading {} ({})",
+                    at.file,
+                    HumanBytes(at.bytes_total)
+                ));
             }
         }
         if let Some(bar) = &self.bar {

@@ -144,7 +144,7 @@ async fn stopped() {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    eprintln!("octavo: letting requests end; once more to end at once");
+    crate::log::say("octavo: letting requests end; once more to end at once");
     tokio::spawn(async move {
         tokio::select! {
             _ = interrupt.recv() => {}

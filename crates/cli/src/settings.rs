@@ -6,6 +6,7 @@
 //! `--num-pages` on the command line wins over `kv-memory` in a file. One file may serve several commands: options that
 //! only others have are left alone.
 
+use crate::LAYERED;
 use anyhow::{Context, Result, bail};
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue};
@@ -31,19 +32,22 @@ fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
         let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
             return arg;
         };
-        if overruled.contains(arg.get_id()) {
+        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+        if overruled.contains(arg.get_id()) || is_switch && is_switched_off(long) {
             return arg;
         }
         // The name lives as long as the command does: to the end of the program.
         let name = variable(long).leak();
         let arg = arg.env(&*name).hide_env_values(true);
         // A switch may be set to 1 or yes as well.
-        if matches!(arg.get_action(), ArgAction::SetTrue) {
-            arg.value_parser(BoolishValueParser::new())
-        } else {
-            arg
-        }
+        if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
     })
+}
+
+/// Whether the environment says no: as if the switch were not there, but for files, which do not turn it on.
+fn is_switched_off(long: &str) -> bool {
+    let no = ["0", "n", "no", "f", "false", "off"];
+    std::env::var(variable(long)).is_ok_and(|value| no.contains(&value.to_ascii_lowercase().as_str()))
 }
 
 /// The options that were given in `matches`, and those that cannot be had together with one of them.
@@ -98,7 +102,8 @@ pub(crate) fn from_file(
         let long = key.replace('_', "-");
         let named = |arg: &&clap::Arg| arg.get_long() == Some(&long) && long != "config";
         let Some(arg) = command.get_arguments().find(named) else {
-            if others(octavo).any(|other| other.get_arguments().any(|arg| named(&arg))) {
+            if !value.is_table() && layered(octavo).any(|other| other.get_arguments().any(|arg| named(&arg)))
+            {
                 continue;
             }
             let instead = nearest(command, &long).map_or_else(
@@ -111,6 +116,7 @@ pub(crate) fn from_file(
             continue;
         }
         match (arg.get_action(), value) {
+            (ArgAction::SetTrue, toml::Value::Boolean(true)) if is_switched_off(&long) => {}
             (ArgAction::SetTrue, toml::Value::Boolean(true)) => added.push(format!("--{long}").into()),
             (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
             (ArgAction::SetTrue, _) => bail!("{}: `{key}` is true or false", path.display()),
@@ -125,9 +131,9 @@ pub(crate) fn from_file(
     Ok(added)
 }
 
-/// The commands that people know of.
-fn others(octavo: &Command) -> impl Iterator<Item = &Command> {
-    octavo.get_subcommands().filter(|command| !command.is_hide_set())
+/// The commands that read files.
+fn layered(octavo: &Command) -> impl Iterator<Item = &Command> {
+    octavo.get_subcommands().filter(|command| LAYERED.contains(&command.get_name()))
 }
 
 /// The option of `command` that is called nearly so, as it would be told to who typed it.

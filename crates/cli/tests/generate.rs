@@ -211,6 +211,20 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
     }
 }
 
+/// What is said beside the text is lost, and nothing else.
+#[test]
+fn standard_error_that_takes_nothing_ends_nothing() {
+    for args in [&["generate", "The", "-n", "4", "--num-pages", "8"][..], &["chat", "-n", "4"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+        let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(full);
+        let mut running = command.spawn().unwrap();
+        running.stdin.take().unwrap().write_all(b"/nonsense\nhello\n").unwrap();
+        let ended = running.wait_with_output().unwrap();
+        assert!(ended.status.success() && !ended.stdout.is_empty(), "{args:?}: {ended:?}");
+    }
+}
+
 #[test]
 fn a_pool_smaller_than_the_model_bounds_the_text_and_says_so() {
     let output =

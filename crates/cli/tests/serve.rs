@@ -101,6 +101,11 @@ fn a_switch_in_the_environment_is_on_or_off() {
         let server = Server::start(command.env("OCTAVO_NO_PREFIX_CACHE", value));
         assert!(server.greeting.contains(&format!("f16 {expected} prefix cache")), "{value}");
     }
+    // One that is off excludes nothing, and no file turns it on.
+    let path = file("on.toml", "no-prefix-cache = true\n");
+    let mut command = octavo(&["serve", "--port", "0", "--config", path.to_str().unwrap()]);
+    let command = command.env("OCTAVO_NO_PREFIX_CACHE", "off").env("OCTAVO_EVICTION", "adaptive");
+    assert!(Server::start(command).greeting.contains("f16 with prefix cache"));
     let error = refused(octavo(&["serve", "--port", "0"]).env("OCTAVO_NO_PREFIX_CACHE", "perhaps"));
     assert!(error.contains("--no-prefix-cache"), "{error}");
 }
@@ -137,6 +142,9 @@ fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
         ),
         ("strange.toml", "qqqqqq = 5\n", ["no option `qqqqqq`", "octavo serve --help"]),
         ("nested.toml", "[serve]\nport = 1\n", ["`serve`", "no option"]),
+        ("called.toml", "[system]\nport = 1\n", ["`system`", "no option"]),
+        // Of commands that read no file.
+        ("other.toml", "prompt-file = \"x\"\n", ["`prompt-file`", "no option"]),
         ("itself.toml", "config = \"x\"\n", ["`config`", "no option"]),
         ("value.toml", "max-queue = \"many\"\n", ["--max-queue", "many"]),
         ("range.toml", "max-batch-size = 0\n", ["--max-batch-size", "1..=65536"]),

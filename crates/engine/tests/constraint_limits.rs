@@ -93,6 +93,14 @@ fn grammars_too_large_are_refused_by_size() {
     let wide: serde_json::Map<String, Value> = (0..1001).map(|n| (n.to_string(), json!(true))).collect();
     let wide = Grammar::JsonSchema(json!({"properties": wide}));
     assert_eq!(refusal(wide), GrammarError::TooWide { keys: 1001 });
+    let patterns = |n: u32, m: u32| -> Value {
+        (n..m).map(|i| (format!("^a{i}"), json!({}))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let many =
+        json!({"allOf": [{"patternProperties": patterns(0, 40)}, {"patternProperties": patterns(40, 65)}]});
+    assert_eq!(refusal(Grammar::JsonSchema(many)), GrammarError::TooManyPatterns { count: 65 });
+    let schema_in_lark = Grammar::Lark("start: %json {\"type\": \"integer\"}".into());
+    assert_eq!(refusal(schema_in_lark), GrammarError::SchemaInLark);
     assert!(size(Grammar::Choice(vec!["x".repeat(20_000)])));
     assert!(matches!(refusal(Grammar::Choice(vec![])), GrammarError::Choices { count: 0 }));
     assert!(matches!(

@@ -25,6 +25,8 @@ pub(crate) struct Limits {
     /// The same for those who want tokens alone. These places come on top of the others: however long a text takes,
     /// generation has all of its own, on a single core too, which the system then shares among threads.
     tokenizers: Arc<Semaphore>,
+    /// The same for those who compile grammars, which may take seconds.
+    grammars: Arc<Semaphore>,
     /// Questions to the engine at once.
     questions: Semaphore,
     draining: AtomicBool,
@@ -42,6 +44,7 @@ impl Limits {
             bodies: Bodies::new(config.max_body),
             workers: Arc::new(Semaphore::new(cores)),
             tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
+            grammars: Arc::new(Semaphore::new((cores / 2).max(1))),
             questions: Semaphore::new(QUESTIONS),
             draining: AtomicBool::new(false),
         }
@@ -74,6 +77,11 @@ impl Limits {
     /// Waits for a place among those who work for `/tokenize` and `/detokenize`.
     pub(crate) async fn tokenizer(&self) -> OwnedSemaphorePermit {
         self.tokenizers.clone().acquire_owned().await.expect("never closed")
+    }
+
+    /// Waits for a place among those who compile grammars.
+    pub(crate) async fn compiler(&self) -> OwnedSemaphorePermit {
+        self.grammars.clone().acquire_owned().await.expect("never closed")
     }
 
     /// Waits for a turn to ask the engine.
@@ -114,6 +122,16 @@ mod tests {
         drop(permit);
         assert_eq!(limits.in_flight(), 0);
         assert!(limits.enter().is_ok());
+    }
+
+    #[tokio::test]
+    async fn grammars_take_nobody_elses_place() {
+        let limits = limits(5);
+        let mut compiling = Vec::new();
+        while limits.grammars.available_permits() > 0 {
+            compiling.push(limits.compiler().await);
+        }
+        assert!(limits.workers.available_permits() > 0 && limits.tokenizers.available_permits() > 0);
     }
 
     #[test]

@@ -119,6 +119,16 @@ impl App {
         self.work_at(place, work).await
     }
 
+    /// The same for those who compile a grammar first.
+    pub(crate) async fn work_on_grammar<T, F>(self: &Arc<Self>, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    {
+        let place = self.limits.compiler().await;
+        self.work_at(place, work).await
+    }
+
     async fn work_at<T, F>(self: &Arc<Self>, place: OwnedSemaphorePermit, work: F) -> Result<T, ApiError>
     where
         T: Send + 'static,

@@ -14,6 +14,10 @@ const MAX_REGEX_BYTES: usize = 16 << 10;
 const MAX_DEPTH: usize = 100;
 /// The most keys of one object in a schema: the compiler's time grows with their square, 0.3 s for a thousand.
 const MAX_KEYS: usize = 1000;
+/// The most `patternProperties` of a schema: each is compared with all others, 0.2 s for a hundred.
+const MAX_PATTERNS: usize = 64;
+/// What brings a schema into a Lark grammar, past these bounds.
+const LARK_SCHEMA: &str = "%json";
 const MAX_CHOICES: usize = 4096;
 /// What may stand between the parts of a JSON text. A weak model that has nothing to say says spaces: not for ever.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
@@ -44,6 +48,10 @@ pub enum GrammarError {
     TooDeep,
     #[error("an object in the JSON schema has {keys} keys: it can have at most {MAX_KEYS}")]
     TooWide { keys: usize },
+    #[error("the JSON schema has {count} patternProperties: it can have at most {MAX_PATTERNS}")]
+    TooManyPatterns { count: usize },
+    #[error("a JSON schema within a Lark grammar ({LARK_SCHEMA}) is not taken: ask for the schema itself")]
+    SchemaInLark,
     #[error("{count} choices: there must be between 1 and {MAX_CHOICES}")]
     Choices { count: usize },
     #[error("choice {index} is empty; leave it out")]
@@ -81,6 +89,9 @@ impl Grammar {
                 if extent.keys > MAX_KEYS {
                     return Err(GrammarError::TooWide { keys: extent.keys });
                 }
+                if extent.patterns > MAX_PATTERNS {
+                    return Err(GrammarError::TooManyPatterns { count: extent.patterns });
+                }
                 json(schema)
             }
             Self::Regex(regex) => {
@@ -89,6 +100,9 @@ impl Grammar {
             }
             Self::Lark(lark) => {
                 within(lark.len(), MAX_LARK_BYTES)?;
+                if lark.contains(LARK_SCHEMA) {
+                    return Err(GrammarError::SchemaInLark);
+                }
                 Ok(TopLevelGrammar::from_lark(lark.clone()))
             }
             Self::Choice(choices) => {
@@ -132,6 +146,8 @@ struct Extent {
     depth: usize,
     /// Of the object that has the most.
     keys: usize,
+    /// Of all objects that are called `patternProperties`.
+    patterns: usize,
 }
 
 impl Extent {
@@ -147,6 +163,8 @@ impl Extent {
                 Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
                 Value::Object(fields) => {
                     extent.keys = extent.keys.max(fields.len());
+                    let patterns = fields.get("patternProperties").and_then(Value::as_object);
+                    extent.patterns += patterns.map_or(0, serde_json::Map::len);
                     extent.bytes += fields.keys().map(|key| key.len() + 3).sum::<usize>();
                     open.extend(fields.values().map(|field| (field, depth + 1)));
                 }

@@ -1,5 +1,5 @@
-use super::{Started, head};
-use crate::body::{JsonBody, read_json};
+use super::{Started, begin, head};
+use crate::body::read_json;
 use crate::job::Job;
 use crate::limits::Permit;
 use crate::reply::body::Form;
@@ -21,12 +21,15 @@ pub(crate) async fn chat(
 ) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let started = app.work(move |app| start(app, &id, &body, permit)).await?;
+    let parse = move || ChatRequest::parse(body.bytes());
+    let has_grammar = |request: &ChatRequest| request.options.grammar_field().is_some();
+    let started =
+        begin(&app, parse, has_grammar, move |app, request| start(app, &id, request, permit)).await?;
     started.answer(&app).await
 }
 
-fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<Started, ApiError> {
-    let ChatRequest { conversation, options, logprobs } = ChatRequest::parse(body.bytes())?;
+fn start(app: &App, id: &RequestId, request: ChatRequest, permit: Permit) -> Result<Started, ApiError> {
+    let ChatRequest { conversation, options, logprobs } = request;
     app.check_model(options.model.as_deref())?;
     let prompt = conversation.encode(&app.texts, app.room());
     let prompt = prompt.and_then(|prompt| app.check_prompt(&prompt).map(|()| prompt));

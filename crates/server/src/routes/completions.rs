@@ -1,5 +1,5 @@
-use super::{Started, head};
-use crate::body::{JsonBody, read_json};
+use super::{Started, begin, head};
+use crate::body::read_json;
 use crate::job::Job;
 use crate::limits::Permit;
 use crate::reply::body::Form;
@@ -22,13 +22,15 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let started = app.work(move |app| start(app, &id, &body, permit)).await?;
+    let parse = move || CompletionRequest::parse(body.bytes());
+    let has_grammar = |request: &CompletionRequest| request.options.grammar_field().is_some();
+    let started =
+        begin(&app, parse, has_grammar, move |app, request| start(app, &id, request, permit)).await?;
     started.answer(&app).await
 }
 
-fn start(app: &App, id: &RequestId, body: &JsonBody, permit: Permit) -> Result<Started, ApiError> {
-    let CompletionRequest { prompts, options, logprobs, echo, special_tokens } =
-        CompletionRequest::parse(body.bytes())?;
+fn start(app: &App, id: &RequestId, request: CompletionRequest, permit: Permit) -> Result<Started, ApiError> {
+    let CompletionRequest { prompts, options, logprobs, echo, special_tokens } = request;
     app.check_model(options.model.as_deref())?;
     let prompts = encode(app, prompts, special_tokens)?;
     let count = prompts.len() as u32;

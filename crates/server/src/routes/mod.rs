@@ -22,6 +22,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// A request in the engine, and how its answer is to be written.
 #[derive(Debug)]
@@ -42,6 +43,24 @@ impl Started {
             }
             None => Ok(json_text(StatusCode::OK, collect(job, asked, prompts).await?)),
         }
+    }
+}
+
+/// Parses a request and starts it. One that has a grammar compiled waits for those who do the same, and for nobody else;
+/// nobody else waits for it.
+async fn begin<R: Send + 'static>(
+    app: &Arc<App>,
+    parse: impl FnOnce() -> Result<R, ApiError> + Send + 'static,
+    has_grammar: impl FnOnce(&R) -> bool + Send + 'static,
+    start: impl FnOnce(&App, R) -> Result<Started, ApiError> + Send + 'static,
+) -> Result<Started, ApiError> {
+    let begun = app.work(move |app| {
+        let request = parse()?;
+        if has_grammar(&request) { Ok(Err((request, start))) } else { start(app, request).map(Ok) }
+    });
+    match begun.await? {
+        Ok(started) => Ok(started),
+        Err((request, start)) => app.work_on_grammar(move |app| start(app, request)).await,
     }
 }
 
