@@ -192,7 +192,12 @@ impl Shared {
         }));
         if let Err(payload) = result {
             self.next.store(parts, Ordering::Relaxed);
-            lock(&self.panicked).get_or_insert(payload);
+            let mut kept = lock(&self.panicked);
+            match *kept {
+                None => *kept = Some(payload),
+                // Dropped here, one that panics when it is dropped would take the thread with it.
+                Some(_) => std::mem::forget(payload),
+            }
         }
     }
 

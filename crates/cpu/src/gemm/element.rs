@@ -90,7 +90,8 @@ impl Element for bf16 {
 #[inline(always)]
 pub(crate) fn rounded(value: f32) -> u16 {
     let bits = value.to_bits();
-    let nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    // The largest NaNs wrap around, and are not what is taken then.
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x40;
     let size = bits & 0x7fff_ffff;
     (if size > 0x7f80_0000 {
@@ -154,5 +155,19 @@ impl Element for f32 {
         unsafe {
             [[0, 64], [128, 192]].map(|row| row.map(|at| _mm256_loadu_ps(p.add(at + half * 32).cast())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn what_is_no_number_stays_none() {
+        for bits in [0x7f80_0001, 0x7fff_ffff, 0xff80_0001, 0xffff_8001, 0xffff_ffff] {
+            let found = f32::from_bits(u32::from(rounded(f32::from_bits(bits))) << 16);
+            assert!(found.is_nan(), "{bits:x}");
+        }
+        assert_eq!(rounded(f32::NEG_INFINITY), 0xff80);
     }
 }

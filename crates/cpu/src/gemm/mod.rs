@@ -2,7 +2,8 @@
 //!
 //! `out[m, n]` is a chain of fused multiply-adds in f32, starting from zero, over pairs of inputs from the first on,
 //! in each pair the second input first: one chain an output, whatever the number of rows, the threads or the level. So
-//! results are equal, bit for bit, in all of these. Beside weights in bf16 the activations are rounded to bf16, too:
+//! results are equal, bit for bit, in all of these; but for levels where a sum of products of bf16 is below 2⁻¹²⁶, which
+//! instructions for those take for zero. Beside weights in bf16 the activations are rounded to bf16, too:
 //! machines that have dot products of them multiply twice as fast.
 
 #[cfg(target_arch = "x86_64")]
