@@ -38,6 +38,18 @@ fn fetch(hub: &Hub) -> Result<PathBuf, HubError> {
     hub.fetch(&name(), Files::All, &mut |_| {})
 }
 
+fn blobs(cache: &Path) -> PathBuf {
+    let blobs = cache.join("models--tiny--llama/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    blobs
+}
+
+/// As an earlier download of the weights would.
+fn leave_part(server: &HubServer, cache: &Path, part: &[u8]) {
+    let path = blobs(cache).join(format!("{}.part", server.etag("model.safetensors")));
+    std::fs::write(path, part).unwrap();
+}
+
 /// An error and what caused it, as a user reads it.
 fn words(error: &dyn std::error::Error) -> String {
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
@@ -160,23 +172,122 @@ fn a_download_that_stopped_is_no_model_and_goes_on_the_next_time() {
     let dir = fetch(&hub).unwrap();
     let stored = server.asked().into_iter().filter(|asked| asked.path.starts_with("/stored/"));
     let from: Vec<_> = stored.filter_map(|asked| asked.from).collect();
-    assert_eq!(from, [0, 0, 250_000], "its length, here and in hf-hub, and then the rest");
+    assert_eq!(from, [250_000], "the rest alone");
     assert!(
         std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
     );
 }
 
 #[test]
+fn a_file_starts_over_where_its_server_does_not_go_on() {
+    for (test, fault) in [("ignored", Fault::IgnoresRange), ("other-range", Fault::OtherRange)] {
+        let (server, hub, cache) = served(test, "qwen3-gqa");
+        let contents = &fixture("qwen3-gqa")["model.safetensors"];
+        leave_part(&server, &cache, &contents[..250_000]);
+        server.fail(fault);
+        let dir = fetch(&hub).unwrap();
+        assert!(std::fs::read(dir.join("model.safetensors")).unwrap() == *contents, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_part_that_is_too_long_is_thrown_away() {
+    let (server, hub, cache) = served("long-part", "qwen3-gqa");
+    leave_part(&server, &cache, &vec![1; 800_000]);
+    let dir = fetch(&hub).unwrap();
+    assert!(
+        std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
+    );
+}
+
+#[test]
+fn a_part_that_is_whole_is_not_asked_for_again() {
+    let (server, hub, cache) = served("whole-part", "qwen3-gqa");
+    let contents = &fixture("qwen3-gqa")["model.safetensors"];
+    leave_part(&server, &cache, contents);
+    let dir = fetch(&hub).unwrap();
+    assert!(std::fs::read(dir.join("model.safetensors")).unwrap() == *contents);
+    assert!(server.asked().iter().all(|asked| !asked.path.starts_with("/stored/")));
+}
+
+#[test]
 fn a_file_of_the_wrong_length_is_removed() {
     let (server, hub, _) = served("wrong", "qwen3-gqa");
-    server.fail(Fault::CutForGood(250_000));
-    fetch(&hub).unwrap_err();
-    server.fail(Fault::IgnoresRange);
+    server.fail(Fault::Longer(5));
     let error = fetch(&hub).unwrap_err();
-    assert!(matches!(error, HubError::Size { got: 946_720, want: 696_720, .. }), "{error}");
+    assert!(matches!(error, HubError::Size { got: 696_725, want: 696_720, .. }), "{error}");
     server.fail(Fault::Nothing);
     let dir = fetch(&hub).unwrap();
     assert_eq!(std::fs::metadata(dir.join("model.safetensors")).unwrap().len(), 696_720);
+}
+
+#[test]
+fn a_file_that_another_program_is_downloading_is_waited_for() {
+    let (server, hub, cache) = served("locked", "qwen3-gqa");
+    let contents = fixture("qwen3-gqa")["model.safetensors"].clone();
+    let blob = blobs(&cache).join(server.etag("model.safetensors"));
+    let lock = std::fs::File::create(blob.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::fs::write(blob.with_extension("other"), &contents).unwrap();
+        std::fs::rename(blob.with_extension("other"), &blob).unwrap();
+        drop(lock);
+    });
+    let dir = fetch(&hub).unwrap();
+    other.join().unwrap();
+    assert!(dir.join("model.safetensors").is_file());
+    assert!(server.asked().iter().all(|asked| !asked.path.starts_with("/stored/")));
+}
+
+#[test]
+fn files_lie_as_other_programs_of_the_hub_expect_them() {
+    let (server, hub, cache) = served("layout", "qwen3-gqa");
+    let dir = fetch(&hub).unwrap();
+    let etag = server.etag("model.safetensors");
+    assert_eq!(dir, cache.join("models--tiny--llama/snapshots").join(COMMIT));
+    assert_eq!(std::fs::read_to_string(cache.join("models--tiny--llama/refs/main")).unwrap(), COMMIT);
+    let link = std::fs::read_link(dir.join("model.safetensors")).unwrap();
+    assert_eq!(link, Path::new("../../blobs").join(&etag));
+    assert!(!blobs(&cache).join(format!("{etag}.part")).exists());
+}
+
+#[test]
+fn a_model_that_another_program_left_a_part_of_is_completed_if_the_hub_can_be_reached() {
+    let mut files = fixture("qwen3-gqa");
+    for template in ["tokenizer_config.json", "chat_template.jinja"] {
+        files.insert(template.into(), b"{}".to_vec());
+    }
+    let server = HubServer::start(REPO, files.clone());
+    files.retain(|name, _| !["tokenizer_config.json", "chat_template.jinja"].contains(&name.as_str()));
+    let cache = empty_dir("left-out");
+    let snapshot = lay_out(&cache, "main", &files);
+    let hub = Hub::new(cache).with_endpoint(&server.endpoint);
+    server.fail(Fault::Status(503));
+    assert_eq!(fetch(&hub).unwrap(), snapshot, "as it is");
+    assert_eq!(fetch(&hub.clone().offline()).unwrap(), snapshot, "as it is");
+    server.fail(Fault::Nothing);
+    assert_eq!(fetch(&hub).unwrap(), snapshot);
+    assert_eq!(server.files_asked(), ["tokenizer_config.json", "chat_template.jinja"]);
+    assert!(snapshot.join("chat_template.jinja").is_file());
+    assert_eq!(fetch(&hub).unwrap(), snapshot);
+    assert!(server.asked().is_empty(), "now it is whole");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named() {
+    let (_server, hub, cache) = served("unwritable", "qwen3-gqa");
+    std::fs::write(cache.join("models--tiny--llama"), "a file where a directory should be").unwrap();
+    let error = fetch(&hub).unwrap_err().to_string();
+    assert!(error.contains("the cache of the hub") && error.contains("models--tiny--llama"), "{error}");
+}
+
+#[test]
+fn a_token_that_is_not_accepted_is_what_the_error_says() {
+    let (server, hub, _) = served("bad-token", "qwen3-gqa");
+    server.fail(Fault::Status(401));
+    let error = fetch(&hub.with_token("hf_old")).unwrap_err().to_string();
+    assert!(error.contains("does not accept the token") && !error.contains("hf_old"), "{error}");
 }
 
 #[test]
@@ -224,4 +335,18 @@ fn what_is_no_model_for_this_engine_is_refused_before_it_is_downloaded() {
     let error = fetch(&hub).unwrap_err();
     assert!(matches!(error, HubError::NotAModel { missing: "safetensors", .. }), "{error}");
     assert!(server.files_asked().is_empty());
+}
+
+#[test]
+fn an_encrypted_endpoint_is_spoken_to_in_tls() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("https://{}", listener.local_addr().unwrap());
+    let first = std::thread::spawn(move || {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut listener.accept().unwrap().0, &mut byte).unwrap();
+        byte[0]
+    });
+    let error = fetch(&Hub::new(empty_dir("tls")).with_endpoint(&endpoint)).unwrap_err();
+    assert!(matches!(error, HubError::Unreachable { .. }), "{}", words(&error));
+    assert_eq!(first.join().unwrap(), 0x16, "a handshake");
 }

@@ -1,5 +1,5 @@
 use super::HubName;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a model could not be had from the hub.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,10 @@ pub enum HubError {
          terms at {endpoint}/{} and set HF_TOKEN", name.repo()
     )]
     Unauthorized { name: HubName, endpoint: String },
+    #[error(
+        "{endpoint} does not accept the token for {name}: set HF_TOKEN to one that is valid, or log in again; a public model needs none"
+    )]
+    BadToken { name: HubName, endpoint: String },
     #[error("this token may not read {name}: accept its terms at {endpoint}/{}, or set another HF_TOKEN", name.repo())]
     Forbidden { name: HubName, endpoint: String },
     #[error("{name} is neither a directory nor a model on {endpoint}: check the name and the revision")]
@@ -45,12 +49,25 @@ pub enum HubError {
     },
     #[error("{file} has {got} bytes instead of {want}: it was removed, run the same command again")]
     Size { file: String, got: u64, want: u64 },
-    #[error("what is left of an earlier download of {name} does not fit: delete *.part in {}", blobs.display())]
-    Leftover { name: HubName, blobs: PathBuf },
+    #[error(
+        "{file} is not what the hub says it is (its SHA-256 differs): it was removed, run the same command again"
+    )]
+    Contents { file: String },
     #[error("another program is downloading {name}: wait until it is done, and run the same command again")]
     Locked { name: HubName },
-    #[error("cannot write to the cache of the hub")]
-    Cache(#[source] std::io::Error),
+    #[error("cannot write to the cache of the hub: {}", path.display())]
+    Cache {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl HubError {
+    /// What goes wrong with this file or directory.
+    pub(super) fn cache(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Cache { path: path.into(), source }
+    }
 }
 
 fn extent(part: bool) -> &'static str {

@@ -1,9 +1,14 @@
 //! Models by their name on the Hugging Face hub: found in its local cache, downloaded into it otherwise.
 
+mod address;
+mod blob;
 mod cache;
+mod client;
 mod download;
 mod error;
+mod located;
 mod name;
+mod transfer;
 
 pub use error::HubError;
 pub use name::{HubName, NameError};
@@ -104,19 +109,29 @@ impl Hub {
     }
 
     /// The directory of a model; what is missing is downloaded. A download that stopped goes on where it stopped.
+    ///
+    /// A model that is whole needs no network. One that another program left parts out of, such as a chat template,
+    /// is completed if the hub can be reached, and taken as it is otherwise.
     pub fn fetch(
         &self,
         name: &HubName,
         files: Files,
         progress: &mut dyn FnMut(Download<'_>),
     ) -> Result<PathBuf, HubError> {
+        let cache = self.cache.as_deref().ok_or_else(|| HubError::NoCache { name: name.clone() })?;
         if let Some(dir) = self.find(name, files) {
-            return Ok(dir);
+            let commit = dir.file_name().and_then(|commit| commit.to_str());
+            return match commit {
+                Some(commit) if !self.offline && !cache::is_whole(&dir, files) => {
+                    let downloader = download::Downloader::new(self, cache, name, progress);
+                    Ok(downloader.and_then(|it| it.complete(commit, files)).unwrap_or(dir))
+                }
+                _ => Ok(dir),
+            };
         }
-        let cache = self.cache.clone().ok_or_else(|| HubError::NoCache { name: name.clone() })?;
         if self.offline {
-            let part = cache::snapshot(&cache, name).is_some();
-            return Err(HubError::Offline { name: name.clone(), cache, part });
+            let part = cache::snapshot(cache, name).is_some();
+            return Err(HubError::Offline { name: name.clone(), cache: cache.into(), part });
         }
         download::Downloader::new(self, cache, name, progress)?.run(files)
     }

@@ -39,10 +39,13 @@ impl FromStr for HubName {
     }
 }
 
+/// File systems end at 255, and a file that is being downloaded has an ending more.
+const LONGEST: usize = 200;
+
 /// Something that is one part of a path, and stays in its directory.
 pub(super) fn is_plain(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !part.is_empty() && !part.starts_with(['.', '-']) && part.chars().all(allowed)
+    !part.is_empty() && part.len() <= LONGEST && !part.starts_with(['.', '-']) && part.chars().all(allowed)
 }
 
 impl fmt::Display for HubName {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const ABOUT: &str = "X-Repo-Commit: 0123456789abcdef0123456789abcdef01234567\r\n";
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +21,16 @@ pub enum Fault {
     CutForGood(usize),
     /// The whole file, whatever part was asked for.
     IgnoresRange,
+    /// The same, and the answer is called a part.
+    OtherRange,
+    /// So many bytes more than the hub says.
+    Longer(usize),
+    /// Files are of this commit.
+    Commit(&'static str),
+    /// A redirect to nowhere.
+    NoLocation,
+    /// A redirect to the same place.
+    Loop,
 }
 
 #[derive(Debug)]
@@ -38,6 +47,10 @@ struct State {
     repo: String,
     files: BTreeMap<String, Vec<u8>>,
     fault: Fault,
+    /// ETags that are not made of the contents.
+    etags: BTreeMap<String, String>,
+    /// Who has the large files.
+    store: String,
     asked: Vec<Asked>,
 }
 
@@ -57,6 +70,8 @@ impl HubServer {
             repo: repo.into(),
             files,
             fault: Fault::Nothing,
+            etags: BTreeMap::new(),
+            store: endpoint.clone(),
             asked: Vec::new(),
         };
         let server = Self { endpoint, state: Arc::new(Mutex::new(state)) };
@@ -75,6 +90,20 @@ impl HubServer {
 
     pub fn change(&self, file: &str, contents: &[u8]) {
         self.state.lock().unwrap().files.insert(file.into(), contents.into());
+    }
+
+    pub fn set_etag(&self, file: &str, etag: &str) {
+        self.state.lock().unwrap().etags.insert(file.into(), etag.into());
+    }
+
+    /// Large files come from there.
+    pub fn store_at(&self, endpoint: &str) {
+        self.state.lock().unwrap().store = endpoint.into();
+    }
+
+    /// The file's ETag, as far as it is made of its contents.
+    pub fn etag(&self, file: &str) -> String {
+        etag(&self.state.lock().unwrap().files[file])
     }
 
     /// Everything that was asked since the last call.
@@ -138,23 +167,39 @@ impl State {
         let Some((name, contents)) = file.and_then(|file| Some((file, self.files.get(file)?.clone()))) else {
             return head(404, 0, "");
         };
+        let etag = self.etags.get(name).cloned().unwrap_or_else(|| etag(&contents));
+        let commit = if let Fault::Commit(commit) = self.fault { commit } else { COMMIT };
+        let about = format!("X-Repo-Commit: {commit}\r\n");
+        match self.fault {
+            Fault::NoLocation => return head(302, 0, &about),
+            Fault::Loop => return head(302, 0, &format!("Location: {}\r\n{about}", asked.path)),
+            _ => {}
+        }
         if stored.is_none() && name.ends_with(".safetensors") {
             // Large files lie elsewhere.
-            let place = format!("Location: {}/stored/{COMMIT}/{name}\r\n", self.endpoint);
-            return head(302, 0, &format!("{place}X-Linked-ETag: \"{}\"\r\n{ABOUT}", etag(&contents)));
+            let place = format!("Location: {}/stored/{COMMIT}/{name}\r\n", self.store);
+            let linked = format!("X-Linked-Size: {}\r\nX-Linked-ETag: \"{etag}\"\r\n", contents.len());
+            return head(302, 0, &format!("{place}{linked}{about}"));
         }
-        self.send(&contents, asked.from.unwrap_or(0))
+        self.send(contents, asked.from, &format!("ETag: \"{etag}\"\r\n{about}"))
     }
 
-    fn send(&mut self, contents: &[u8], from: usize) -> (String, Vec<u8>) {
-        if from >= contents.len() {
-            return head(416, 0, "");
+    fn send(&mut self, mut contents: Vec<u8>, from: Option<usize>, about: &str) -> (String, Vec<u8>) {
+        if let Fault::Longer(bytes) = self.fault {
+            contents.resize(contents.len() + bytes, 0);
         }
-        let from = if self.fault == Fault::IgnoresRange && from > 0 { 0 } else { from };
-        let (length, etag) = (contents.len(), etag(contents));
-        let more =
-            format!("ETag: \"{etag}\"\r\nContent-Range: bytes {from}-{}/{length}\r\n{ABOUT}", length - 1);
-        let (head, _) = head(206, contents.len() - from, &more);
+        let length = contents.len();
+        if from.is_some_and(|from| from >= length) {
+            return head(416, 0, &format!("Content-Range: bytes */{length}\r\n"));
+        }
+        let (status, from) = match (self.fault, from) {
+            (Fault::IgnoresRange, _) | (_, None) => (200, 0),
+            (Fault::OtherRange, Some(_)) => (206, 0),
+            (_, Some(from)) => (206, from),
+        };
+        let range = format!("Content-Range: bytes {from}-{}/{length}\r\n", length - 1);
+        let range = if status == 206 { range.as_str() } else { "" };
+        let (head, _) = head(status, length - from, &format!("{about}{range}"));
         let rest = &contents[from..];
         let sent = match self.fault {
             Fault::Cut(bytes) => rest.len().min(bytes),
