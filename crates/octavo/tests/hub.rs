@@ -179,6 +179,13 @@ fn a_download_that_stopped_is_no_model_and_goes_on_the_next_time() {
 }
 
 #[test]
+fn a_hub_that_does_not_answer_for_a_moment_is_asked_again() {
+    let (server, hub, _) = served("moment", "qwen3-gqa");
+    server.fail(Fault::Silent(2));
+    fetch(&hub).unwrap();
+}
+
+#[test]
 fn a_file_starts_over_where_its_server_does_not_go_on() {
     for (test, fault) in [("ignored", Fault::IgnoresRange), ("other-range", Fault::OtherRange)] {
         let (server, hub, cache) = served(test, "qwen3-gqa");

@@ -4,7 +4,9 @@
 
 use super::blob::Blob;
 use super::client::{Client, Listing};
+use super::located::Located;
 use super::name::is_plain;
+use super::patience::Patience;
 use super::transfer::Transfer;
 use super::{Download, Files, Hub, HubError, HubName, cache};
 use octavo_model::weight_files;
@@ -102,7 +104,7 @@ impl<'a> Downloader<'a> {
         if snapshot.join(file).is_file() {
             return Ok(());
         }
-        let located = self.client.locate(commit, file)?;
+        let located = self.locate(commit, file)?;
         let blob = Blob::new(&self.repo, &located)?;
         if !blob.is_there()
             && let Some(_lock) = blob.lock(self.name)?
@@ -112,6 +114,20 @@ impl<'a> Downloader<'a> {
             blob.finish(file, part)?;
         }
         blob.link(snapshot, file)
+    }
+
+    /// The hub answered before, so one time without an answer is not the end.
+    fn locate(&self, commit: &str, file: &str) -> Result<Located, HubError> {
+        let mut patience = Patience::default();
+        loop {
+            match self.client.locate(commit, file) {
+                Err(error) if error.is_passing() => match patience.pause(false) {
+                    Some(pause) => std::thread::sleep(pause),
+                    None => return Err(error),
+                },
+                located => return located,
+            }
+        }
     }
 }
 

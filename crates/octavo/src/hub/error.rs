@@ -64,6 +64,11 @@ pub enum HubError {
 }
 
 impl HubError {
+    /// Whether the next request may well be answered.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Status { status: 429 | 500..=599, .. })
+    }
+
     /// What goes wrong with this file or directory.
     pub(super) fn cache(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Cache { path: path.into(), source }

@@ -8,6 +8,7 @@ mod download;
 mod error;
 mod located;
 mod name;
+mod patience;
 mod transfer;
 
 pub use error::HubError;

@@ -3,15 +3,10 @@
 use super::blob::Blob;
 use super::client::{Answer, Client};
 use super::located::Span;
+use super::patience::Patience;
 use super::{Download, HubError};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
-use std::time::Duration;
-
-/// Connections in a row that bring nothing.
-const FRUITLESS: u32 = 5;
-/// Doubles with each of them.
-const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) struct Transfer<'a> {
     pub(super) client: &'a Client,
@@ -34,7 +29,7 @@ impl Transfer<'_> {
     /// The whole file, as a part that no connection is left to.
     pub(super) fn run(mut self) -> Result<File, HubError> {
         let mut part = self.blob.open_part()?;
-        let (mut fruitless, mut is_second) = (0, false);
+        let (mut patience, mut is_second) = (Patience::default(), false);
         loop {
             let from = self.length(&part)?;
             if from == self.blob.size() {
@@ -53,11 +48,10 @@ impl Transfer<'_> {
                 }
                 Err(Stop::Broken(error)) => error,
             };
-            fruitless = if self.length(&part)? > from { 0 } else { fruitless + 1 };
-            if fruitless == FRUITLESS {
-                return Err(error);
+            match patience.pause(self.length(&part)? > from) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(error),
             }
-            std::thread::sleep(PAUSE * 2u32.pow(fruitless));
         }
     }
 
@@ -67,7 +61,7 @@ impl Transfer<'_> {
         }
         let answer = self.client.open(self.commit, self.file, from).map_err(|error| match error {
             HubError::Unreachable { source, .. } => Stop::Broken(self.interrupted(Error::other(source))),
-            error @ HubError::Status { status: 429 | 500..=599, .. } => Stop::Broken(error),
+            error if error.is_passing() => Stop::Broken(error),
             error => Stop::Error(error),
         })?;
         let from = self.start(&answer, part, from)?;

@@ -27,6 +27,8 @@ pub enum Fault {
     Longer(usize),
     /// Files are of this commit.
     Commit(&'static str),
+    /// So many requests for files get no answer.
+    Silent(usize),
     /// A redirect to nowhere.
     NoLocation,
     /// A redirect to the same place.
@@ -126,6 +128,12 @@ impl HubServer {
     fn answer(&self, mut stream: TcpStream) {
         let Some(asked) = read_request(&stream) else { return };
         let mut state = self.state.lock().unwrap();
+        if let Fault::Silent(left @ 1..) = state.fault
+            && asked.path.contains("/resolve/")
+        {
+            state.fault = Fault::Silent(left - 1);
+            return;
+        }
         let (head, body) = state.respond(&asked);
         state.asked.push(asked);
         drop(state);
@@ -171,7 +179,9 @@ impl State {
         let commit = if let Fault::Commit(commit) = self.fault { commit } else { COMMIT };
         let about = format!("X-Repo-Commit: {commit}\r\n");
         match self.fault {
-            Fault::NoLocation => return head(302, 0, &about),
+            Fault::NoLocation => {
+                return head(302, 0, &format!("X-Linked-Size: 9\r\nX-Linked-ETag: \"{etag}\"\r\n{about}"));
+            }
             Fault::Loop => return head(302, 0, &format!("Location: {}\r\n{about}", asked.path)),
             _ => {}
         }
