@@ -6,6 +6,7 @@ mod conformance;
 mod demo;
 mod parity;
 mod tokens;
+mod traffic;
 mod transformers;
 
 use anyhow::{Context, Result, bail};
@@ -57,6 +58,8 @@ enum Part {
     Demo,
     /// The built-in model: the same tokens alone, in a crowd and from the cache
     Tokens,
+    /// The fixture models: the same bits alone and among others in a pool far too small
+    Traffic,
     /// Copies and reshapes of blocks, against the CPU
     Blocks,
     /// Logits against transformers
@@ -95,6 +98,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             Part::Parity => parity::run(number, &command.models),
             Part::Demo => demo::run(command.device),
             Part::Tokens => tokens::run(command.device),
+            Part::Traffic => traffic::run(number, &command.models),
             Part::Blocks => blocks::run(number),
             Part::Transformers => transformers::run(number, &command.models, &command.demo, &command.python),
             bench => bail!("{bench:?} is a bench: `octavo bench` runs it"),
