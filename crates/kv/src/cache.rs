@@ -177,7 +177,7 @@ impl KvCache {
 
     /// What `admit` would find now, without taking it.
     pub fn lookup(&self, prompt: &Prompt) -> Hit {
-        if !self.settings.prefix_cache {
+        if !self.settings.prefix_cache || prompt.page_size() != self.settings.page_size {
             return Hit { tokens: Tokens::ZERO, copied: Tokens::ZERO, stop: Stop::NotLookedUp };
         }
         let found = self.index.lookup(prompt, self.now);
@@ -318,13 +318,15 @@ impl KvCache {
     }
 
     /// A handle on a full page of a sequence, for whoever reads it outside a step: to send it elsewhere, say. The
-    /// page keeps its contents until the handle is dropped, on any thread.
+    /// page keeps its contents until the handle is dropped, on any thread. `None` for a page that is not there, or not
+    /// full, and for a group that the cache does not have.
     pub fn hold(&self, id: SeqId, group: GroupId, index: Pages) -> Result<Option<PageRef>, UnknownSequence> {
         let sequence = self.sequence(id)?;
         let full = index < self.settings.page_size.full_pages(sequence.computed);
         // Of a sequence admitted in the open step, pages counted as computed may be yet to be filled.
         let filled = |page: &&PageRef| full && !self.index.home(page.id()).is_some_and(|home| home.pending);
-        let page = sequence.tables[group.index()].sealed_page(index).filter(filled);
+        let table = sequence.tables.get(group.index());
+        let page = table.and_then(|table| table.sealed_page(index)).filter(filled);
         Ok(page.and_then(|page| page.share().ok()))
     }
 

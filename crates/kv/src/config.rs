@@ -37,6 +37,8 @@ pub enum SettingsError {
     TooManyPages { total: Pages },
     #[error("the cache needs at least one layer group")]
     NoGroups,
+    #[error("{groups} layer groups are more than a cache can count ({max})", max = u16::MAX)]
+    TooManyGroups { groups: usize },
     #[error("layer group {group} has a window of no tokens: it must see at least its own")]
     EmptyWindow { group: usize },
     #[error("a reserve of {reserve} leaves no page of {total} for new requests: lower it")]
@@ -121,13 +123,16 @@ impl Settings {
         if self.windows.is_empty() {
             return Err(SettingsError::NoGroups);
         }
+        let groups = self.windows.len();
+        if groups > usize::from(u16::MAX) {
+            return Err(SettingsError::TooManyGroups { groups });
+        }
         if let Some(group) = self.windows.iter().position(|window| *window == Some(Tokens::ZERO)) {
             return Err(SettingsError::EmptyWindow { group });
         }
         if reserve >= total {
             return Err(SettingsError::ReserveTooLarge { reserve, total });
         }
-        let groups = self.windows.len();
         if let Some(limit) = self.sequence_limit.filter(|limit| limit.as_usize() < groups) {
             return Err(SettingsError::SequenceLimitTooSmall { limit, groups });
         }

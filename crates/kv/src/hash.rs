@@ -136,11 +136,11 @@ impl Prompt {
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
-    /// Key of full page `index`, in the order of the tokens.
+    /// Key of full page `index`, in the order of the tokens. Panics if there is none.
     pub fn key(&self, index: Pages) -> PageKey {
         self.keys[index.as_usize()]
     }
-    /// Tokens of page `index`; fewer than a page at the end.
+    /// Tokens of page `index`; fewer than a page at the end. Panics beyond it.
     pub fn page(&self, index: Pages) -> &[u32] {
         let size = self.page_size.as_usize();
         let start = index.as_usize() * size;

@@ -53,7 +53,7 @@ struct Meta {
     owner: AtomicU64,
 }
 
-/// In the place of a sequence's id; `mark_held` refuses an owner of that number.
+/// In the place of a sequence's id; `take_ids` refuses an owner of that number.
 const NO_OWNER: u64 = u64::MAX;
 
 /// Fixed set of equal pages. Every method may be called from any thread, and none takes a lock.
@@ -132,7 +132,7 @@ impl Pool {
         Ok((owner != NO_OWNER).then_some(SeqId(owner)))
     }
 
-    /// Takes `n` pages, all or none.
+    /// Takes `n` pages, all or none. Panics if the owner is `SeqId(u64::MAX)`, which stands for none.
     pub fn take(self: &Arc<Self>, n: Pages, owner: Option<SeqId>) -> Result<Vec<PageMut>, AllocError> {
         let mut ids = self.room_for(n)?;
         self.take_ids(owner, &mut ids)?;
@@ -157,6 +157,7 @@ impl Pool {
 
     /// As `take`, by id, as many as `out` holds: the caller answers for giving each reference back once.
     pub(crate) fn take_ids(&self, owner: Option<SeqId>, out: &mut [PageId]) -> Result<(), AllocError> {
+        assert_ne!(owner, Some(SeqId(NO_OWNER)), "this number stands for no owner");
         let need = Pages(out.len() as u32);
         let left = self.free.pop(&self.links, out).map_err(|free| AllocError::OutOfPages { need, free })?;
         for &page in out.iter() {
@@ -182,7 +183,6 @@ impl Pool {
     }
 
     fn mark_held(&self, page: PageId, owner: Option<SeqId>) {
-        assert_ne!(owner, Some(SeqId(NO_OWNER)), "this number stands for no owner");
         let meta = &self.meta[page.index()];
         meta.owner.store(owner.map_or(NO_OWNER, |seq| seq.0), Ordering::Relaxed);
         meta.refs.store(1, Ordering::Release);

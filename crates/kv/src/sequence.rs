@@ -37,6 +37,7 @@ impl Sequence {
     pub fn scheduled(&self) -> Tokens {
         self.scheduled
     }
+    /// Panics if the cache does not have the group.
     pub fn table(&self, group: GroupId) -> &Table {
         &self.tables[group.index()]
     }

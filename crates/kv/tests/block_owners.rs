@@ -6,6 +6,7 @@ use octavo_kv::{BlockAllocator, FreeError};
 use octavo_types::{PageId, Pages, SeqId};
 use plain::*;
 use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 mod owner_tracking {
     use super::*;
@@ -17,6 +18,15 @@ mod owner_tracking {
         assert_eq!(owners(&blocks, &three), [Some(42); 3]);
         assert_eq!(owners(&blocks, &allocate(&blocks, 1)), [None]);
         assert!(blocks.owner(PageId(10)).is_err());
+    }
+
+    #[test]
+    fn the_number_that_stands_for_no_owner_is_refused_before_a_block_is_taken() {
+        let blocks = BlockAllocator::new(Pages(10));
+        let nobody = || blocks.allocate(Pages(2), Some(SeqId(u64::MAX)));
+        assert!(catch_unwind(AssertUnwindSafe(nobody)).is_err());
+        assert_eq!(blocks.num_free(), Pages(10));
+        blocks.check().unwrap();
     }
 
     #[test]

@@ -114,6 +114,8 @@ fn settings_that_cannot_work_are_refused_with_what_to_change() {
     let quota = refused(Settings { pin_quota: Pages(3), reserve: Pages(1), ..small(4) });
     assert_eq!(quota, SettingsError::PinQuotaTooLarge { quota: Pages(3), total });
     assert_eq!(refused(Settings { windows: vec![], ..small(4) }), SettingsError::NoGroups);
+    let groups = refused(Settings { windows: vec![None; 65_536], ..small(4) });
+    assert_eq!(groups, SettingsError::TooManyGroups { groups: 65_536 });
     let blind = refused(Settings { windows: vec![None, Some(Tokens(0))], ..small(4) });
     assert_eq!(blind, SettingsError::EmptyWindow { group: 1 });
     let limit = refused(Settings { sequence_limit: Some(Pages(1)), windows: vec![None; 2], ..small(4) });

@@ -2,8 +2,8 @@
 
 mod support;
 
-use octavo_kv::{Reuse, Scope, Settings, Stop};
-use octavo_types::{Pages, SeqId, Tokens};
+use octavo_kv::{AdmitError, Prompt, Reuse, Scope, Settings, Stop};
+use octavo_types::{PageSize, Pages, SeqId, Tokens};
 use std::time::Duration;
 use support::{Simulation, range, small};
 
@@ -247,4 +247,18 @@ fn a_page_computed_again_after_its_eviction_joins_what_was_left_of_its_prefix() 
     sim.leave_cached(&range(0, 9));
     let (_, hit) = sim.admit(&range(0, 9));
     assert_eq!(hit.tokens, Tokens(8));
+}
+
+#[test]
+fn a_prompt_hashed_for_pages_of_another_size_finds_nothing_and_is_not_admitted() {
+    let mut sim = Simulation::new(small(8));
+    sim.leave_cached(&range(0, 8));
+    for tokens in [2, 8] {
+        let size = PageSize::new(tokens).unwrap();
+        let prompt = Prompt::new(range(0, 9), Scope::default(), size).unwrap();
+        let hit = sim.cache.lookup(&prompt);
+        assert_eq!((hit.tokens, hit.stop), (Tokens(0), Stop::NotLookedUp));
+        let refused = AdmitError::PageSize { prompt: Tokens(tokens), cache: Tokens(4) };
+        assert_eq!(sim.cache.admit(prompt, Reuse::Longest), Err(refused));
+    }
 }

@@ -289,6 +289,7 @@ fn a_page_whose_handle_is_held_elsewhere_outlives_its_sequence() {
     let seq = sim.compute(&range(0, 8));
     let page = sim.cache.hold(seq, GroupId(0), Pages(0)).unwrap().unwrap();
     assert!(sim.cache.hold(seq, GroupId(0), Pages(2)).unwrap().is_none());
+    assert!(sim.cache.hold(seq, GroupId(1), Pages(0)).unwrap().is_none());
     sim.cache.free(seq).unwrap();
     sim.known.clear();
     assert_eq!(sim.cache.check().unwrap().held_outside, [page.id()]);

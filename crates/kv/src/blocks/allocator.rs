@@ -29,12 +29,14 @@ impl BlockAllocator {
     }
 
     /// Takes `n` blocks, all or none, with one reference each. `owner` is kept for finding leaks.
+    /// Panics if it is `SeqId(u64::MAX)`, which stands for none.
     pub fn allocate(&self, n: Pages, owner: Option<SeqId>) -> Result<Vec<PageId>, AllocError> {
         let mut pages = self.pool.room_for(n)?;
         self.pool.take_ids(owner, &mut pages)?;
         Ok(pages)
     }
 
+    /// As `allocate`, for one.
     pub fn allocate_one(&self, owner: Option<SeqId>) -> Result<PageId, AllocError> {
         let mut page = [PageId(0)];
         self.pool.take_ids(owner, &mut page)?;

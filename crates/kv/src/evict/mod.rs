@@ -49,7 +49,8 @@ pub enum Class {
 
 /// An order of eviction. `insert`, `remove` and `victim` take O(1) or O(log n).
 pub trait Policy: Send + fmt::Debug {
-    /// `idle.page` has become idle. Pages of one sequence come tail first.
+    /// `idle.page` has become idle. Pages of one sequence come tail first. Panics if the policy holds the page already,
+    /// or was made for a pool without it.
     fn insert(&mut self, idle: Idle);
     /// The page was taken again, or pinned. Does nothing if the policy does not hold it.
     fn remove(&mut self, page: PageId);

@@ -41,7 +41,7 @@ impl<const N: usize> Queues<N> {
         Self { queues: std::array::from_fn(|_| Queue::default()), slots: vec![None; total.as_usize()].into() }
     }
 
-    /// Panics if the page is in a queue already.
+    /// Panics if the page is in a queue already, or not one of the pool.
     pub(super) fn insert(&mut self, queue: usize, page: PageId, last_use: Timestamp) {
         assert!(!self.contains(page), "{page} is queued twice");
         let Queue { runs, len } = &mut self.queues[queue];
@@ -58,7 +58,7 @@ impl<const N: usize> Queues<N> {
 
     /// Takes the page out of whatever queue it is in, and says when it was last used.
     pub(super) fn remove(&mut self, page: PageId) -> Option<Timestamp> {
-        let Slot { queue, last_use, before, after } = self.slots[page.index()].take()?;
+        let Slot { queue, last_use, before, after } = self.slots.get_mut(page.index())?.take()?;
         if let Some(before) = before {
             self.slot_mut(before).after = after;
         }
@@ -87,7 +87,7 @@ impl<const N: usize> Queues<N> {
     }
 
     pub(super) fn contains(&self, page: PageId) -> bool {
-        self.slots[page.index()].is_some()
+        self.slots.get(page.index()).is_some_and(Option::is_some)
     }
 
     fn slot_mut(&mut self, page: PageId) -> &mut Slot {

@@ -16,7 +16,7 @@ pub enum Stop {
     NeverSeen { page: Pages },
     /// The nearest cached page has another token at this position.
     Differs { at: Tokens },
-    /// The cache keeps no prefixes, or the request asked for no lookup.
+    /// The cache keeps no prefixes, the request asked for no lookup, or the prompt was hashed for pages of another size.
     NotLookedUp,
 }
 
