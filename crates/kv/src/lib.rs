@@ -36,6 +36,8 @@ mod evict;
 mod free_list;
 mod hash;
 mod learn;
+#[cfg(all(test, not(loom)))]
+mod lock_free_tests;
 mod page;
 mod pins;
 mod plan;

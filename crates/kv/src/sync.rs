@@ -1,7 +1,12 @@
-//! The atomics of the page pool, from `std` or, under `--cfg loom`, from the model checker.
+//! The atomics of the page pool, from `std` or, under `--cfg loom`, from the model checker. Unit tests watch them.
+
+#[cfg(not(any(loom, test)))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(all(test, not(loom)))]
+pub(crate) use watched::{AtomicU32, AtomicU64};
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::Ordering;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::Ordering;
@@ -84,4 +89,65 @@ mod model {
             self.value().fetch_max(value, order)
         }
     }
+}
+
+/// The atomics of `std`, for tests that count how often a call touches them or do something in between.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod watched {
+    use std::cell::{Cell, RefCell};
+    use std::ops::Deref;
+    use std::sync::atomic;
+
+    type Interruption = (u64, Box<dyn FnOnce()>);
+
+    thread_local! {
+        static TOUCHES: Cell<u64> = const { Cell::new(0) };
+        static INTERRUPTION: RefCell<Option<Interruption>> = const { RefCell::new(None) };
+    }
+
+    /// How often this thread touches an atomic in `work`.
+    pub(crate) fn touches(work: impl FnOnce()) -> u64 {
+        let before = TOUCHES.get();
+        work();
+        TOUCHES.get() - before
+    }
+
+    /// Does `work`, and `other` right before it touches an atomic for the `n`th time, counted from 0.
+    pub(crate) fn interrupted(n: u64, other: impl FnOnce() + 'static, work: impl FnOnce()) {
+        INTERRUPTION.set(Some((TOUCHES.get() + n, Box::new(other))));
+        work();
+        assert!(INTERRUPTION.take().is_none(), "there was no touch {n}");
+    }
+
+    fn touch() {
+        let now = TOUCHES.replace(TOUCHES.get() + 1);
+        let due = INTERRUPTION.with_borrow_mut(|interruption| interruption.take_if(|(at, _)| *at == now));
+        if let Some((_, other)) = due {
+            other();
+        }
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $int:ty) => {
+            #[derive(Debug)]
+            pub(crate) struct $name(atomic::$name);
+
+            impl $name {
+                pub(crate) fn new(value: $int) -> Self {
+                    Self(atomic::$name::new(value))
+                }
+            }
+
+            impl Deref for $name {
+                type Target = atomic::$name;
+                fn deref(&self) -> &Self::Target {
+                    touch();
+                    &self.0
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
 }

@@ -77,9 +77,40 @@ fn a_hit_is_a_use() {
 }
 
 #[test]
+fn copying_the_beginning_of_a_page_is_a_use() {
+    let mut sim = Simulation::new(small(8));
+    sim.tick(1);
+    sim.leave_cached(&range(0, 4));
+    sim.tick(2);
+    sim.leave_cached(&range(100, 104));
+    sim.tick(3);
+    let (seq, hit) = sim.admit(&[0, 1, 2, 90]);
+    assert_eq!(hit.copied, Tokens(3));
+    sim.finish(seq);
+    sim.cache.evict(Pages(1));
+    assert_eq!((cached(&sim, &range(0, 5)), cached(&sim, &range(100, 105))), (4, 0));
+}
+
+#[test]
+fn a_page_is_in_use_until_it_leaves_the_window() {
+    let mut sim = Simulation::new(Settings { windows: vec![Some(Tokens(4))], ..small(8) });
+    sim.tick(1);
+    let seq = sim.compute(&range(0, 4));
+    sim.tick(2);
+    sim.leave_cached(&range(100, 104));
+    sim.tick(3);
+    sim.decode(seq, &[4, 5, 6]);
+    assert_eq!(sim.pages(seq).len(), 1, "the next token does not see the first page");
+    sim.cache.evict(Pages(1));
+    assert_eq!((cached(&sim, &range(0, 5)), cached(&sim, &range(100, 105))), (4, 0));
+}
+
+#[test]
 fn pages_of_running_sequences_are_never_evicted() {
     for policy in PolicyKind::ALL {
         let mut sim = Simulation::new(Settings { policy, ..small(6) });
+        // Two of its pages were cached before.
+        sim.leave_cached(&range(0, 8));
         let running = sim.compute(&range(0, 12));
         sim.leave_cached(&range(100, 108));
         assert_eq!(sim.cache.evict(Pages(100)), Pages(2));
@@ -142,6 +173,23 @@ fn prefix_pages_outlive_recent_ones_and_recent_ones_old_ones() {
 }
 
 #[test]
+fn pages_that_were_pinned_or_copied_from_are_prefix_pages() {
+    let mut sim = Simulation::new(Settings { policy: PolicyKind::Priority, ..small(32) });
+    sim.leave_cached(&range(0, 4));
+    let (pin, _) = sim.cache.pin(&sim.prompt(0, &range(0, 4))).unwrap();
+    sim.cache.unpin(pin).unwrap();
+    sim.leave_cached(&range(100, 104));
+    sim.leave_cached(&[100, 101, 102, 90]);
+    sim.leave_cached(&range(200, 208));
+    sim.cache.evict(Pages(3));
+    let left = [range(0, 5), range(100, 105)].map(|tokens| cached(&sim, &tokens));
+    assert_eq!((left, sim.cache.counts().cached), ([4, 4], Pages(2)));
+    sim.cache.evict(Pages(2));
+    let evicted = sim.cache.snapshot().counters.evicted;
+    assert_eq!((evicted.prefix, evicted.total()), (2, 5));
+}
+
+#[test]
 fn a_page_filled_anew_is_no_prefix_page_for_what_it_held_before() {
     let mut sim = Simulation::new(Settings { policy: PolicyKind::Priority, ..small(2) });
     sim.leave_cached(&range(0, 4));
@@ -194,22 +242,32 @@ fn adaptive_keeps_prefixes_that_come_back_and_lets_go_of_those_seen_once() {
 }
 
 #[test]
-fn adaptive_without_regret_is_least_recently_used() {
-    let mut policy = Adaptive::new(Pages(8));
-    for _ in 0..100_000 {
-        policy.note(Wanted::Found);
+fn adaptive_goes_by_the_last_use_without_regret_and_by_earlier_uses_with_it() {
+    let idle = |page, second, uses| Idle {
+        page: PageId(page),
+        last_use: Timestamp::from_secs(second),
+        is_prefix: true,
+        uses,
+    };
+    for (wanted, expected) in
+        [(Wanted::Found, range(0, 8)), (Wanted::Evicted, range(0, 8).into_iter().rev().collect())]
+    {
+        let mut policy = Adaptive::new(Pages(8));
+        // Pages are evicted some time after their last use.
+        for second in 0..4000 {
+            policy.insert(idle(0, second, 1));
+            policy.insert(idle(1, second + 100, 1));
+            while policy.victim().is_some() {}
+        }
+        for _ in 0..100_000 {
+            policy.note(wanted);
+        }
+        for page in 0..8 {
+            policy.insert(idle(page, 5000 + u64::from(page), 8 - page));
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| policy.victim()).map(|(page, _)| page.0).collect();
+        assert_eq!(order, expected, "{wanted:?}");
     }
-    for page in 0..8u32 {
-        let uses = 8 - page;
-        policy.insert(Idle {
-            page: PageId(page),
-            last_use: Timestamp::from_secs(page.into()),
-            is_prefix: true,
-            uses,
-        });
-    }
-    let order: Vec<u32> = std::iter::from_fn(|| policy.victim()).map(|(page, _)| page.0).collect();
-    assert_eq!(order, range(0, 8));
 }
 
 #[test]
@@ -220,6 +278,15 @@ fn adaptive_evicts_in_batches_and_the_others_one_by_one() {
         sim.compute(&range(2000, 2004));
         assert_eq!(sim.cache.snapshot().counters.evicted.total(), evicted, "{policy}");
         assert_eq!(sim.cache.snapshot().counters.evictions, 1);
+    }
+}
+
+#[test]
+fn a_page_that_the_pool_does_not_have_is_in_no_policy() {
+    for kind in PolicyKind::ALL {
+        let mut policy = kind.build(Pages(4));
+        policy.remove(PageId(4));
+        assert!(!policy.contains(PageId(4)) && policy.is_empty(), "{kind}");
     }
 }
 

@@ -41,7 +41,7 @@ fn an_eviction_is_logged_with_the_pages_it_reclaimed() {
     cache.complete();
     cache.free(seq).unwrap();
     let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || cache.evict(Pages(3)));
+    tracing::subscriber::with_default(log.clone(), || cache.evict(Pages(9)));
     let lines = log.0.lock().unwrap();
     for field in ["message=evicted cached pages", "policy=\"lru\"", "reclaimed=3", "evictions=1"] {
         assert!(lines.iter().any(|line| line == field), "no {field} in {lines:?}");

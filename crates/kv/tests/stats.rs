@@ -24,7 +24,7 @@ fn used_cached_reserved_and_free_are_apart_and_add_up() {
 
 #[test]
 fn utilisation_and_bytes_follow_the_used_pages() {
-    let mut sim = Simulation::new(Settings { page_bytes: Bytes(1000), ..small(20) });
+    let mut sim = Simulation::new(Settings { page_bytes: Bytes(1000), reserve: Pages(3), ..small(20) });
     let seq = sim.compute(&range(0, 18));
     let snapshot = sim.cache.snapshot();
     assert_eq!(snapshot.utilisation(), 0.25);
@@ -39,15 +39,17 @@ fn utilisation_and_bytes_follow_the_used_pages() {
 }
 
 #[test]
-fn peak_use_counts_shared_pages_once() {
+fn peak_use_counts_shared_pages_once_cached_ones_never_and_does_not_fall() {
     let mut sim = Simulation::new(small(20));
     sim.leave_cached(&range(0, 8));
+    sim.leave_cached(&range(100, 108));
     let a = sim.compute(&range(0, 9));
     let b = sim.compute(&range(0, 9));
     assert_eq!(sim.cache.snapshot().peak_used, Pages(4));
     sim.free(a);
     sim.free(b);
-    assert_eq!(sim.cache.snapshot().peak_used, Pages(4));
+    sim.compute(&range(200, 204));
+    assert_eq!((sim.cache.counts().used, sim.cache.snapshot().peak_used), (Pages(1), Pages(4)));
 }
 
 #[test]
@@ -84,12 +86,15 @@ fn pages_allocated_and_freed_are_counted_and_timed() {
         let seq = sim.compute(&range(0, 16));
         sim.free(seq);
     }
+    sim.compute(&range(0, 20));
     sim.tick(5);
     let snapshot = sim.cache.snapshot();
-    assert_eq!((snapshot.counters.allocated.total(), snapshot.counters.freed.total()), (20, 20));
-    assert_eq!((snapshot.allocated_per_second, snapshot.freed_per_second), (4.0, 4.0));
+    assert_eq!((snapshot.counters.allocated.total(), snapshot.counters.freed.total()), (25, 20));
+    assert_eq!((snapshot.allocated_per_second, snapshot.freed_per_second), (5.0, 4.0));
     sim.tick(11);
-    assert_eq!(sim.cache.snapshot().allocated_per_second, 1.6, "16 of the 20 in the last ten seconds");
+    let snapshot = sim.cache.snapshot();
+    let rates = (snapshot.allocated_per_second, snapshot.freed_per_second);
+    assert_eq!(rates, (2.1, 1.6), "all but the four of the first second are in the last ten");
     sim.tick(1000);
     assert_eq!(sim.cache.snapshot().allocated_per_second, 0.0);
 }
@@ -102,6 +107,39 @@ fn hits_and_misses_are_counted_in_tokens() {
     let counters = sim.cache.snapshot().counters;
     assert_eq!((counters.lookups, counters.hit_tokens, counters.missed_tokens), (2, 8, 12));
     assert_eq!(counters.computed_tokens, 12);
+}
+
+#[test]
+fn every_lookup_counts_under_what_ended_it() {
+    let mut sim = Simulation::new(small(32));
+    for tokens in [range(0, 8), range(0, 9), range(0, 11), [range(0, 6), vec![9; 3]].concat()] {
+        sim.leave_cached(&tokens);
+    }
+    sim.cache.evict(Pages(32));
+    sim.leave_cached(&range(0, 9));
+    let (seq, _) = sim.cache.admit(sim.prompt(0, &range(0, 9)), Reuse::Nothing).unwrap();
+    sim.cache.free(seq).unwrap();
+    let one_each =
+        Stops { never_seen: 1, whole_prompt: 1, page_not_full: 1, differs: 1, evicted: 1, not_looked_up: 1 };
+    assert_eq!(sim.cache.snapshot().counters.stops, one_each);
+}
+
+#[test]
+fn sequences_forks_and_failed_steps_are_counted() {
+    let mut sim = Simulation::new(small(16));
+    let counted = |sim: &Simulation| {
+        let snapshot = sim.cache.snapshot();
+        (snapshot.sequences, snapshot.counters.forks, snapshot.counters.failed_steps)
+    };
+    let parent = sim.compute(&range(0, 6));
+    assert_eq!(counted(&sim), (1, 0, 0));
+    let child = sim.fork(parent);
+    sim.append(child, 6);
+    sim.schedule(child, 1).unwrap();
+    sim.crash(0);
+    assert_eq!(counted(&sim), (2, 1, 1));
+    sim.free(parent);
+    assert_eq!(counted(&sim), (1, 1, 1));
 }
 
 /// What lookups leave in the counters.
