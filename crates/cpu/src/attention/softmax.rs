@@ -14,7 +14,7 @@ pub(crate) struct State {
     pub(crate) factor: f32,
     /// Sum of the scaled query, for keys that are shifted.
     pub(crate) sum: f32,
-    /// Largest score.
+    /// Largest score; at first one below all but minus infinity, so that what has that score weighs 0.
     largest: f32,
     /// Sums of the weights, and of the weights times their values' shifts; slot by slot.
     total: Line,
@@ -24,7 +24,7 @@ pub(crate) struct State {
 impl Default for State {
     fn default() -> Self {
         let zero = Line([0.0; TILE]);
-        Self { factor: 1.0, sum: 0.0, largest: f32::NEG_INFINITY, total: zero, shift: zero }
+        Self { factor: 1.0, sum: 0.0, largest: f32::MIN, total: zero, shift: zero }
     }
 }
 

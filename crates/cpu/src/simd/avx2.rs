@@ -79,7 +79,7 @@ impl Simd for Avx2 {
         // SAFETY: instructions only.
         from_fn(|i| unsafe {
             let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(rounded[i]));
-            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y[i]), power))
+            _mm256_mul_ps(y[i], _mm256_castsi256_ps(power))
         })
     }
     #[inline(always)]

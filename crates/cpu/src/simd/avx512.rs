@@ -92,7 +92,7 @@ impl Simd for Avx512 {
         // SAFETY: instructions only.
         unsafe {
             let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(rounded));
-            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), power))
+            _mm512_mul_ps(y, _mm512_castsi512_ps(power))
         }
     }
     #[inline(always)]

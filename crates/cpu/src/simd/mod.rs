@@ -17,8 +17,9 @@ pub(crate) use portable::Portable;
 
 /// Numbers in a vector, at every level.
 pub(crate) const LANES: usize = 16;
-/// Added to and taken from a number below 2²² in magnitude, it leaves the nearest integer.
-const ROUND: f32 = 12_582_912.0;
+/// Added to and taken from a number below 2²² in magnitude, it leaves the nearest integer. What it is added to has that
+/// integer and 127 in its low bits: a power's exponent as an f32 has it.
+const ROUND: f32 = 12_582_912.0 + 127.0;
 /// 2^r on [-0.5, 0.5] is 1 + r·(these, the highest power first).
 const EXP2: [f32; 6] =
     [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1];
@@ -47,7 +48,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `y` where `x >= limit` or is not a number, 0 elsewhere.
     unsafe fn zero_below(x: Self::V, limit: f32, y: Self::V) -> Self::V;
-    /// `y · 2^n`, where `n` is the integer in the low bits of `rounded`.
+    /// `y · 2^n` for `n` from -126 to 0, where `n + 127` is the integer in the low bits of `rounded`. The power is a
+    /// factor, so that what is not a number stays so whatever its bits are.
     unsafe fn scale_by_power(y: Self::V, rounded: Self::V) -> Self::V;
 
     /// The sum of the lanes: halves are added to each other until one is left.
@@ -70,7 +72,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// miss buffers and halves the speed. Any address will do.
     unsafe fn prefetch(p: *const u8);
 
-    /// 2^x for x <= 0, within 2 units in the last place; exactly 1 at 0, exactly 0 below -126.
+    /// 2^x for x <= 0, within 2 units in the last place; exactly 1 at 0, exactly 0 below -126, NaN for every NaN.
     #[inline(always)]
     unsafe fn exp2(x: Self::V) -> Self::V {
         // SAFETY: as the caller promised.

@@ -74,7 +74,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn scale_by_power(y: V, rounded: V) -> V {
-        map2(y, rounded, |y, n| f32::from_bits(y.to_bits().wrapping_add(n.to_bits() << 23)))
+        map2(y, rounded, |y, n| y * f32::from_bits(n.to_bits() << 23))
     }
     #[inline(always)]
     unsafe fn sum(x: V) -> f32 {
