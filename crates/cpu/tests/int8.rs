@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DTYPES, Random, SHAPES, Weights, bits, dot, pool};
-use octavo_backend::{WeightDtype, WeightFormat::Int8};
+use octavo_backend::{TensorRef, WeightDtype, WeightFormat::Int8, weights};
 use octavo_cpu::{Buf, Level, Matrix, gemm};
 
 fn product(level: Level, threads: usize, w: &Matrix, x: &Buf) -> Buf {
@@ -40,6 +40,26 @@ fn weights_are_quantised_as_defined() {
                 assert_eq!(row, quantised(weights.row(i), true).0, "{dtype:?} {n}x{k}, row {i}");
             }
         }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_or_hardly_there_are_quantised_as_defined() {
+    const K: usize = 200;
+    let (special, mut random) =
+        ([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-44, -1e-40, f32::MAX], Random::new(6));
+    for (i, value) in special.into_iter().enumerate() {
+        // A group of nothing else, one with a number among them, one of many numbers, and a short one.
+        let mut row = vec![value; K];
+        row[64 + i] = 0.75;
+        row[128..].iter_mut().for_each(|w| *w = random.value());
+        row[130 + i] = value;
+        row[K - 1] = value;
+        let bytes: Vec<u8> = row.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let tensor = TensorRef::new(WeightDtype::F32, 1, K, &bytes).unwrap();
+        let mut got = vec![0.0; K];
+        Matrix::pack(&[tensor], Int8, &pool(1)).row(0, &mut got);
+        assert_eq!(bits(&got), bits(&weights::requantised(&row)), "{value}");
     }
 }
 

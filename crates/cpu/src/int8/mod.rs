@@ -1,7 +1,8 @@
 //! Products with weights of eight bits.
 //!
-//! **Weights** are quantised when they are packed: for each output and each group of 64 inputs (the last one may be
-//! shorter), `scale = amax / 127` in f32, `q = w / scale` rounded to the nearest, ties to even.
+//! **Weights** are quantised when they are packed, as [`weights`](octavo_backend::weights) defines: for each output and
+//! each group of 64 inputs (the last one may be shorter), `scale = amax / 127` in f32, `q = w / scale` rounded to the
+//! nearest, ties to even.
 //!
 //! **Activations** are quantised at each product, in the same groups of each row: `scale = amax / 127`,
 //! `q = x * (127 / amax)`, rounded likewise. So an activation is off by at most half its scale, 1/254 of the largest

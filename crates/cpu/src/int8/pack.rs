@@ -43,14 +43,16 @@ by_level! {
 
 #[inline(always)]
 fn quantise_in_lanes(values: &[f32; GROUP]) -> (f32, [i8; GROUP]) {
-    // As integers, magnitudes are ordered like the numbers, and NaN is above all.
-    let most = values.iter().fold(0, |most, value| value.abs().to_bits().max(most));
+    // As integers, magnitudes are ordered like the numbers, and what is not finite is above all.
+    let finite = |bits: u32| if bits < f32::INFINITY.to_bits() { bits } else { 0 };
+    let most = values.iter().fold(0, |most, value| finite(value.abs().to_bits()).max(most));
     let scale = f32::from_bits(most) / 127.0;
     if scale == 0.0 {
         return (0.0, [0; GROUP]);
     }
     let mut quantised = [0; GROUP];
     for (q, value) in quantised.iter_mut().zip(values) {
+        // A cast takes NaN to 0.
         *q = (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
     }
     (scale, quantised)
