@@ -121,11 +121,12 @@ fn activations_survive_the_largest_inputs() {
     x.row_mut(0)[..8].copy_from_slice(&inputs);
     x.row_mut(0)[8..].fill(1.0);
     let mut out = Buf::new(1, 8);
-    for act in [Activation::Silu, Activation::Gelu] {
-        gated(Level::detect(), &pool(1), act, &x, &mut out);
+    for (level, act) in
+        Level::available().into_iter().flat_map(|l| [(l, Activation::Silu), (l, Activation::Gelu)])
+    {
+        gated(level, &pool(1), act, &x, &mut out);
         assert_eq!(&out.data()[..4], &[f32::MAX, 1e30, 100.0, 0.0]);
-        assert!(out.data()[4..6].iter().all(|y| y.abs() < 1e-35), "{:?}", out.data());
-        assert!(out.data().iter().all(|y| y.is_finite()));
+        assert!(out.data()[4..].iter().all(|y| y.abs() < 1e-35), "{level:?} {act:?}: {:?}", out.data());
     }
 }
 
