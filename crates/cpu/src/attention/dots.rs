@@ -4,6 +4,8 @@
 //!   1/28000 of a row's largest, which is 448.
 //! - A query is rounded to bf16, once: an eighth bit, where the keys have their fourth.
 //! - The weights of values, times their scales, are rounded to bf16: by every query for itself.
+//! - Scales are lifted, so that rows with magnitudes from about 1.2e17 on (which f16 does not hold, either) count as
+//!   infinite.
 //!
 //! A lane is a position; a score is summed in two parts, the even and the odd elements.
 
