@@ -50,8 +50,13 @@ impl PageLayout {
         self.layers * 2 * self.kv_heads * self.page_size
     }
 
+    /// Offsets in the page are below it. Panics where it does not fit: who makes pages asks for it first.
     pub fn page_bytes(&self) -> usize {
-        self.vectors() * (self.row_bytes() + self.parameter_bytes())
+        let row = self.head_dim.checked_mul(self.element_bytes());
+        let row = row.and_then(|bytes| bytes.checked_add(self.parameter_bytes()));
+        let parts = [self.layers, 2, self.kv_heads, self.page_size];
+        let page = parts.into_iter().fold(row, |bytes, part| bytes?.checked_mul(part));
+        page.unwrap_or_else(|| panic!("a page of {self:?} has more bytes than can be counted"))
     }
 
     /// Offset in the page of a head's `page_size` rows, densely.
@@ -95,5 +100,13 @@ mod tests {
             }
             assert_eq!(parameters, layout.page_bytes());
         }
+    }
+
+    #[test]
+    #[should_panic = "has more bytes than can be counted"]
+    fn a_page_beyond_the_address_space_is_refused() {
+        let layout =
+            PageLayout { layers: 1 << 62, kv_heads: 1, page_size: 2, head_dim: 1, dtype: KvDtype::F32 };
+        layout.page_bytes();
     }
 }
