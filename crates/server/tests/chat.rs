@@ -51,6 +51,16 @@ fn a_stream_says_what_the_whole_answer_says() {
 }
 
 #[test]
+fn choices_of_a_stream_begin_in_order() {
+    let chunks =
+        SERVER.chunks(PATH, json!({"messages": question(), "n": 4, "max_tokens": 2, "stream": true}));
+    for (index, chunk) in chunks[..4].iter().enumerate() {
+        let choice = &chunk["choices"][0];
+        assert_eq!((&choice["index"], &choice["delta"]["role"]), (&json!(index), &json!("assistant")));
+    }
+}
+
+#[test]
 fn parts_of_text_are_as_good_as_a_string() {
     let parts = json!([{"role": "user", "content": [
         {"type": "text", "text": "What does "}, {"type": "text", "text": "Vec::push do?"}]}]);

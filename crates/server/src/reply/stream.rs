@@ -16,21 +16,17 @@ pub(crate) struct Writer {
     asked: Asked,
     options: StreamOptions,
     usage: UsageBody,
-    choices: Vec<Sent>,
-}
-
-/// What was sent of a choice.
-#[derive(Debug, Default, Clone)]
-struct Sent {
-    begun: bool,
-    /// For logprobs.
-    offset: Offset,
+    /// Whether the choices of a prompt have begun, by prompt.
+    begun: Vec<bool>,
+    /// How far the text of each choice has come, for logprobs.
+    offsets: Vec<Offset>,
 }
 
 impl Writer {
     pub(crate) fn new(asked: Asked, options: StreamOptions, prompts: u32) -> Self {
-        let choices = vec![Sent::default(); (prompts * asked.choices) as usize];
-        Self { asked, options, usage: UsageBody::default(), choices }
+        let begun = vec![false; prompts as usize];
+        let offsets = vec![Offset::default(); (prompts * asked.choices) as usize];
+        Self { asked, options, usage: UsageBody::default(), begun, offsets }
     }
 
     pub(crate) fn event(&mut self, prompt: u32, event: Event, out: &mut Vec<u8>) {
@@ -49,14 +45,14 @@ impl Writer {
             Event::PromptLogprobs(logprobs) => self.asked.keep_prompt_logprobs(prompt, logprobs),
             Event::Token(token) => {
                 let index = index(token.choice);
-                self.begin(index, out);
+                self.begin(prompt, out);
                 if !token.text.is_empty() || token.logprobs.is_some() {
                     self.delta(index, token.text, token.logprobs.as_slice(), None, out);
                 }
             }
             Event::Finished(finished) => {
                 let index = index(finished.choice);
-                self.begin(index, out);
+                self.begin(prompt, out);
                 self.finish(index, finished, out);
             }
             Event::Done(usage) => self.usage.add(&usage),
@@ -77,11 +73,17 @@ impl Writer {
         write_event(out, DONE);
     }
 
-    /// What comes before a choice's first token: the role, or the prompt to be repeated.
-    fn begin(&mut self, index: u32, out: &mut Vec<u8>) {
-        if std::mem::replace(&mut self.choices[index as usize].begun, true) {
-            return;
+    /// What comes before the first token of a prompt's choices. They begin in order, whichever has a token first: OpenAI's
+    /// clients keep a list of choices, and add to it whatever begins.
+    fn begin(&mut self, prompt: u32, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.begun[prompt as usize], true) {
+            let first = prompt * self.asked.choices;
+            (first..first + self.asked.choices).for_each(|index| self.begin_choice(index, out));
         }
+    }
+
+    /// The role, or the prompt to be repeated.
+    fn begin_choice(&mut self, index: u32, out: &mut Vec<u8>) {
         let choice = match self.asked.head.form {
             Form::Chat => {
                 let delta = DeltaBody { role: Some("assistant"), content: Some(String::new()) };
@@ -90,7 +92,7 @@ impl Writer {
             Form::Completion if self.asked.echo.is_empty() => return,
             Form::Completion => {
                 let (text, logprobs, offset) = self.asked.echo(index);
-                self.choices[index as usize].offset = offset;
+                self.offsets[index as usize] = offset;
                 let logprobs = self.asked.logprobs.then_some(logprobs);
                 ChoiceBody::Text { index, text, logprobs, finish_reason: None, stop_reason: None }
             }
@@ -141,9 +143,9 @@ impl Writer {
             return None;
         }
         let mut logprobs = CompletionLogprobs::default();
-        let sent = &mut self.choices[index as usize];
+        let offset = &mut self.offsets[index as usize];
         for token in tokens {
-            logprobs.push(token, self.asked.texts.tokenizer(), &mut sent.offset);
+            logprobs.push(token, self.asked.texts.tokenizer(), offset);
         }
         Some(logprobs)
     }
