@@ -20,16 +20,25 @@ pub(crate) struct Limits {
     max_requests: usize,
     /// Bodies that have not been parsed yet. Nobody waits for room; the first 32 KiB of each are not counted.
     bodies: Bodies,
-    /// Bodies parsed and tokenised at once.
+    /// Places for [`Work`] of each kind.
     workers: Arc<Semaphore>,
-    /// The same for those who want tokens alone. These places come on top of the others: however long a text takes,
-    /// generation has all of its own, on a single core too, which the system then shares among threads.
     tokenizers: Arc<Semaphore>,
-    /// The same for those who compile grammars, which may take seconds.
-    grammars: Arc<Semaphore>,
+    compilers: Arc<Semaphore>,
     /// Questions to the engine at once.
     questions: Semaphore,
     draining: AtomicBool,
+}
+
+/// What is done off the async threads. Each kind has places of its own, so that none waits for another: however long a
+/// text takes, generation has all of its places, on a single core too, which the system then shares among threads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    /// Parsing and tokenising what is to be generated or pinned.
+    Request,
+    /// For those who want tokens alone.
+    Tokens,
+    /// For those who have a grammar compiled, which may take seconds.
+    Grammar,
 }
 
 /// The engine answers one at a time: more would only look for theirs in vain.
@@ -44,7 +53,7 @@ impl Limits {
             bodies: Bodies::new(config.max_body),
             workers: Arc::new(Semaphore::new(cores)),
             tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
-            grammars: Arc::new(Semaphore::new((cores / 2).max(1))),
+            compilers: Arc::new(Semaphore::new((cores / 2).max(1))),
             questions: Semaphore::new(QUESTIONS),
             draining: AtomicBool::new(false),
         }
@@ -69,19 +78,14 @@ impl Limits {
         self.bodies.begin()
     }
 
-    /// Waits for a place among those who work off the async threads.
-    pub(crate) async fn worker(&self) -> OwnedSemaphorePermit {
-        self.workers.clone().acquire_owned().await.expect("never closed")
-    }
-
-    /// Waits for a place among those who work for `/tokenize` and `/detokenize`.
-    pub(crate) async fn tokenizer(&self) -> OwnedSemaphorePermit {
-        self.tokenizers.clone().acquire_owned().await.expect("never closed")
-    }
-
-    /// Waits for a place among those who compile grammars.
-    pub(crate) async fn compiler(&self) -> OwnedSemaphorePermit {
-        self.grammars.clone().acquire_owned().await.expect("never closed")
+    /// Waits for a place to work at.
+    pub(crate) async fn place(&self, work: Work) -> OwnedSemaphorePermit {
+        let places = match work {
+            Work::Request => &self.workers,
+            Work::Tokens => &self.tokenizers,
+            Work::Grammar => &self.compilers,
+        };
+        places.clone().acquire_owned().await.expect("never closed")
     }
 
     /// Waits for a turn to ask the engine.
@@ -128,8 +132,8 @@ mod tests {
     async fn grammars_take_nobody_elses_place() {
         let limits = limits(5);
         let mut compiling = Vec::new();
-        while limits.grammars.available_permits() > 0 {
-            compiling.push(limits.compiler().await);
+        while limits.compilers.available_permits() > 0 {
+            compiling.push(limits.place(Work::Grammar).await);
         }
         assert!(limits.workers.available_permits() > 0 && limits.tokenizers.available_permits() > 0);
     }

@@ -3,8 +3,10 @@
 use crate::body::read_out;
 use crate::config::AllowedOrigins;
 use crate::request_id::identify;
-use crate::routes::{cache, chat, completions, health, home, metrics, models, tokenize};
+use crate::routes::{cache, generate, health, home, metrics, models, tokenize};
 use crate::state::App;
+use crate::wire::chat::ChatRequest;
+use crate::wire::completion::CompletionRequest;
 use crate::wire::error::ApiError;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -21,8 +23,8 @@ use tower_http::cors::{AllowOrigin, Any as AnyOf, CorsLayer};
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(home::home))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/completions", post(generate::<CompletionRequest>))
+        .route("/v1/chat/completions", post(generate::<ChatRequest>))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/cache", get(cache::report))

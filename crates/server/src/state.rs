@@ -2,7 +2,7 @@
 
 use crate::auth::Keys;
 use crate::config::ServerConfig;
-use crate::limits::{Limits, Permit};
+use crate::limits::{Limits, Permit, Work};
 use crate::metrics::Exporter;
 use crate::wire::error::ApiError;
 use crate::wire::prompt::Room;
@@ -10,7 +10,6 @@ use axum::http::StatusCode;
 use octavo::{Answer, EngineHandle, KvSpec, NoAnswer, Texts};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::OwnedSemaphorePermit;
 
 #[derive(Debug)]
 pub(crate) struct App {
@@ -100,40 +99,12 @@ impl App {
 
     /// Does work that takes a while off the async threads. It goes on if the caller goes away; what it returns is
     /// dropped then.
-    pub(crate) async fn work<T, F>(self: &Arc<Self>, work: F) -> Result<T, ApiError>
+    pub(crate) async fn work<T, F>(self: &Arc<Self>, kind: Work, work: F) -> Result<T, ApiError>
     where
         T: Send + 'static,
         F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     {
-        let place = self.limits.worker().await;
-        self.work_at(place, work).await
-    }
-
-    /// The same for those who want tokens alone: generation does not wait for them.
-    pub(crate) async fn work_aside<T, F>(self: &Arc<Self>, work: F) -> Result<T, ApiError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
-    {
-        let place = self.limits.tokenizer().await;
-        self.work_at(place, work).await
-    }
-
-    /// The same for those who compile a grammar first.
-    pub(crate) async fn work_on_grammar<T, F>(self: &Arc<Self>, work: F) -> Result<T, ApiError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
-    {
-        let place = self.limits.compiler().await;
-        self.work_at(place, work).await
-    }
-
-    async fn work_at<T, F>(self: &Arc<Self>, place: OwnedSemaphorePermit, work: F) -> Result<T, ApiError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
-    {
+        let place = self.limits.place(kind).await;
         let app = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let result = work(&app);

@@ -1,5 +1,6 @@
 use super::json;
 use crate::body::read_json;
+use crate::limits::Work;
 use crate::state::App;
 use crate::wire::cache::CacheBody;
 use crate::wire::error::ApiError;
@@ -44,7 +45,7 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, request: Request) -> Result
     }
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let prompt = app.work(move |app| {
+    let prompt = app.work(Work::Request, move |app| {
         let _permit = permit;
         let PinRequest { model, source, scope } = PinRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;

@@ -1,5 +1,4 @@
-use super::{Started, begin, head};
-use crate::body::read_json;
+use super::{Generate, Started, head};
 use crate::job::Job;
 use crate::limits::Permit;
 use crate::reply::body::Form;
@@ -10,52 +9,44 @@ use crate::wire::completion::{CompletionRequest, MAX_TOKENS};
 use crate::wire::error::ApiError;
 use crate::wire::options::Defaults;
 use crate::wire::prompt::{Prompt, Prompts, Room};
-use axum::Extension;
-use axum::extract::{Request, State};
-use axum::response::Response;
-use std::sync::Arc;
 
-pub(crate) async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let permit = app.enter()?;
-    let body = read_json(&app, request).await?;
-    let parse = move || CompletionRequest::parse(body.bytes());
-    let has_grammar = |request: &CompletionRequest| request.options.grammar_field().is_some();
-    let started =
-        begin(&app, parse, has_grammar, move |app, request| start(app, &id, request, permit)).await?;
-    started.answer(&app).await
-}
+impl Generate for CompletionRequest {
+    fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        Self::parse(body)
+    }
 
-fn start(app: &App, id: &RequestId, request: CompletionRequest, permit: Permit) -> Result<Started, ApiError> {
-    let CompletionRequest { prompts, options, logprobs, echo, special_tokens } = request;
-    app.check_model(options.model.as_deref())?;
-    let prompts = encode(app, prompts, special_tokens)?;
-    let count = prompts.len() as u32;
-    let echo = if echo {
-        prompts.iter().map(|tokens| repeat(app, tokens)).collect::<Result<_, _>>()?
-    } else {
-        Vec::new()
-    };
-    let defaults = Defaults {
-        max_len: app.handle.intake().max_len(),
-        max_tokens: Some(MAX_TOKENS),
-        logprobs,
-        prompt_logprobs: logprobs.filter(|_| !echo.is_empty()),
-    };
-    let requests = options.requests(prompts, defaults, &app.texts)?;
-    let job = Job::start(&app.handle, requests, permit, id, options.grammar_field())?;
-    let asked = Asked {
-        head: head(app, Form::Completion, id),
-        texts: app.texts.clone(),
-        choices: options.choices,
-        logprobs: logprobs.is_some(),
-        stops: options.stops,
-        echo,
-    };
-    Ok(Started { job, asked, prompts: count, stream: options.stream })
+    fn has_grammar(&self) -> bool {
+        self.options.grammar_field().is_some()
+    }
+
+    fn start(self, app: &App, id: &RequestId, permit: Permit) -> Result<Started, ApiError> {
+        let Self { prompts, options, logprobs, echo, special_tokens } = self;
+        app.check_model(options.model.as_deref())?;
+        let prompts = encode(app, prompts, special_tokens)?;
+        let count = prompts.len() as u32;
+        let echo = if echo {
+            prompts.iter().map(|tokens| repeat(app, tokens)).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let defaults = Defaults {
+            max_len: app.handle.intake().max_len(),
+            max_tokens: Some(MAX_TOKENS),
+            logprobs,
+            prompt_logprobs: logprobs.filter(|_| !echo.is_empty()),
+        };
+        let requests = options.requests(prompts, defaults, &app.texts)?;
+        let job = Job::start(&app.handle, requests, permit, id, options.grammar_field())?;
+        let asked = Asked {
+            head: head(app, Form::Completion, id),
+            texts: app.texts.clone(),
+            choices: options.choices,
+            logprobs: logprobs.is_some(),
+            stops: options.stops,
+            echo,
+        };
+        Ok(Started { job, asked, prompts: count, stream: options.stream })
+    }
 }
 
 fn encode(app: &App, prompts: Prompts, special_tokens: bool) -> Result<Vec<Vec<u32>>, ApiError> {

@@ -1,15 +1,17 @@
 //! What each path does.
 
 pub(crate) mod cache;
-pub(crate) mod chat;
-pub(crate) mod completions;
+mod chat;
+mod completions;
 pub(crate) mod health;
 pub(crate) mod home;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod tokenize;
 
+use crate::body::read_json;
 use crate::job::Job;
+use crate::limits::{Permit, Work};
 use crate::reply::body::{Form, Head};
 use crate::reply::collect::{Asked, collect};
 use crate::reply::stream::Writer;
@@ -18,6 +20,8 @@ use crate::sse;
 use crate::state::{App, now};
 use crate::wire::error::ApiError;
 use crate::wire::options::StreamOptions;
+use axum::Extension;
+use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -26,7 +30,7 @@ use std::sync::Arc;
 
 /// A request in the engine, and how its answer is to be written.
 #[derive(Debug)]
-struct Started {
+pub(crate) struct Started {
     job: Job,
     asked: Asked,
     prompts: u32,
@@ -46,22 +50,39 @@ impl Started {
     }
 }
 
-/// Parses a request and starts it. One that has a grammar compiled waits for those who do the same, and for nobody else;
-/// nobody else waits for it.
-async fn begin<R: Send + 'static>(
-    app: &Arc<App>,
-    parse: impl FnOnce() -> Result<R, ApiError> + Send + 'static,
-    has_grammar: impl FnOnce(&R) -> bool + Send + 'static,
-    start: impl FnOnce(&App, R) -> Result<Started, ApiError> + Send + 'static,
-) -> Result<Started, ApiError> {
-    let begun = app.work(move |app| {
-        let request = parse()?;
-        if has_grammar(&request) { Ok(Err((request, start))) } else { start(app, request).map(Ok) }
+/// A request to generate, in one of OpenAI's two forms.
+pub(crate) trait Generate: Sized + Send + 'static {
+    fn parse(body: &[u8]) -> Result<Self, ApiError>;
+    fn has_grammar(&self) -> bool;
+    fn start(self, app: &App, id: &RequestId, permit: Permit) -> Result<Started, ApiError>;
+}
+
+/// Parses a request, starts it and answers. One that has a grammar compiled waits for those who do the same, and for
+/// nobody else; nobody else waits for it.
+pub(crate) async fn generate<R: Generate>(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let permit = app.enter()?;
+    let body = read_json(&app, request).await?;
+    let begun = app.work(Work::Request, move |app| {
+        let request = R::parse(body.bytes())?;
+        // Its room is for others from here on.
+        drop(body);
+        if request.has_grammar() {
+            Ok(Err((request, id, permit)))
+        } else {
+            request.start(app, &id, permit).map(Ok)
+        }
     });
-    match begun.await? {
-        Ok(started) => Ok(started),
-        Err((request, start)) => app.work_on_grammar(move |app| start(app, request)).await,
-    }
+    let started = match begun.await? {
+        Ok(started) => started,
+        Err((request, id, permit)) => {
+            app.work(Work::Grammar, move |app| request.start(app, &id, permit)).await?
+        }
+    };
+    started.answer(&app).await
 }
 
 fn head(app: &App, form: Form, id: &RequestId) -> Head {

@@ -1,5 +1,6 @@
 use super::json;
 use crate::body::read_json;
+use crate::limits::Work;
 use crate::state::App;
 use crate::wire::error::ApiError;
 use crate::wire::prompt::Room;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let tokenized = app.work_aside(move |app| {
+    let tokenized = app.work(Work::Tokens, move |app| {
         let _permit = permit;
         let TokenizeRequest { model, source, strings } = TokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
@@ -37,7 +38,7 @@ struct Detokenized {
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let detokenized = app.work_aside(move |app| {
+    let detokenized = app.work(Work::Tokens, move |app| {
         let _permit = permit;
         let DetokenizeRequest { model, tokens } = DetokenizeRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
@@ -99,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn generation_and_those_who_only_want_tokens_do_not_wait_for_each_other() {
         let app = app();
-        let places = all(async || app.limits.tokenizer().await).await;
+        let places = all(async || app.limits.place(Work::Tokens).await).await;
         let waiting = TOKENS.map(|request| post(&app, request));
         answered(post(&app, COMPLETION)).await;
         assert!(waiting.iter().all(|request| !request.is_finished()));
@@ -107,7 +108,7 @@ mod tests {
         for request in waiting {
             answered(request).await;
         }
-        let places = all(async || app.limits.worker().await).await;
+        let places = all(async || app.limits.place(Work::Request).await).await;
         let waiting = post(&app, COMPLETION);
         for request in TOKENS {
             answered(post(&app, request)).await;
