@@ -49,9 +49,7 @@ pub(crate) async fn identify(State(app): State<Arc<App>>, mut request: Request, 
     let method = request.method().clone();
     let mut line = Line { span: id.span(), begun: Instant::now(), method, path, answer: None };
     request.extensions_mut().insert(id.clone());
-    let in_flight = app.exporter.http.request();
     let mut response = next.run(request).instrument(line.span.clone()).await;
-    drop(in_flight);
     let status = response.status().as_u16();
     app.exporter.http.answered(&line.path, line.method.as_str(), status);
     line.answer = Some((status, response.extensions_mut().remove()));

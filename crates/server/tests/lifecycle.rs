@@ -171,6 +171,15 @@ fn a_server_told_to_stop_takes_nothing_new_and_cancels_at_the_deadline() {
 }
 
 #[test]
+fn streams_are_under_way_to_their_end() {
+    let server = TestServer::with(ServerOptions::default(), slow_engine());
+    let clients: Vec<TcpStream> = [true, true, false].map(|stream| start_long(&server, stream)).into();
+    server.wait_for_metrics("octavo_http_requests_in_flight 3\n");
+    drop(clients);
+    server.wait_for_metrics("octavo_http_requests_in_flight 0\n");
+}
+
+#[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let options = ServerOptions { stall_timeout: Duration::from_millis(300), ..ServerOptions::default() };
     let server = TestServer::with(options, slow_engine());

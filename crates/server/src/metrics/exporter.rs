@@ -50,7 +50,7 @@ impl Exporter {
         registry.register("octavo_http_requests", "Answered requests", http.requests.clone());
         registry.register(
             "octavo_http_requests_in_flight",
-            "Requests being answered",
+            "Requests to generate, tokenise or pin that are under way, streams to their end",
             http.in_flight.clone(),
         );
         registry.register("octavo_http_connections", "Open connections", http.connections.clone());
@@ -65,7 +65,8 @@ impl Exporter {
         Self { registry, http }
     }
 
-    pub(crate) fn text(&self, format: Format) -> String {
+    pub(crate) fn text(&self, format: Format, in_flight: usize) -> String {
+        self.http.in_flight.set(in_flight as i64);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)
             .expect("a string takes everything");

@@ -8,6 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 #[derive(Debug, Default)]
 pub(crate) struct Http {
     pub(super) requests: Family<Answered, Counter>,
+    /// Set whenever somebody reads it.
     pub(super) in_flight: Gauge,
     pub(super) connections: Gauge,
 }
@@ -38,9 +39,6 @@ impl Drop for Ongoing {
 }
 
 impl Http {
-    pub(crate) fn request(&self) -> Ongoing {
-        Ongoing::begin(&self.in_flight)
-    }
     pub(crate) fn connection(&self) -> Ongoing {
         Ongoing::begin(&self.connections)
     }

@@ -10,5 +10,5 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
     let format = Format::accepted(accept);
     let content_type = HeaderValue::from_static(format.content_type());
-    ([(CONTENT_TYPE, content_type)], app.exporter.text(format)).into_response()
+    ([(CONTENT_TYPE, content_type)], app.exporter.text(format, app.limits.in_flight())).into_response()
 }
