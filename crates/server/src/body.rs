@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// A body and the room it was given.
 #[derive(Debug)]
@@ -36,11 +36,15 @@ pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, A
     check_encoding(request.headers())?;
     let (most, within) = (app.config.max_body, app.config.body_timeout);
     let declared = declared_len(request.headers()).unwrap_or(0);
-    let read = read(request.into_body(), declared, most, app.limits.body());
-    timeout(within, read).await.unwrap_or_else(|_| {
-        let message = format!("the body did not arrive within {} s", within.as_secs_f32());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
-    })
+    tokio::select! {
+        body = read(request.into_body(), declared, most, app.limits.body()) => body,
+        () = sleep(within) => {
+            let message = format!("the body did not arrive within {} s", within.as_secs_f32());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
+        }
+        // It would be refused when it is complete.
+        error = app.limits.end() => Err(error),
+    }
 }
 
 /// Many clients read an answer only after they have sent all they have; so much is thrown away for their sake.

@@ -4,9 +4,8 @@ use crate::config::ServerConfig;
 use crate::room::{Bodies, BodyRoom};
 use crate::wire::error::ApiError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 /// Leave to be worked on; given back when dropped.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(crate) struct Limits {
     compilers: Arc<Semaphore>,
     /// Questions to the engine at once.
     questions: Semaphore,
-    draining: AtomicBool,
+    draining: watch::Sender<bool>,
 }
 
 /// What is done off the async threads. Each kind has places of its own, so that none waits for another: however long a
@@ -55,14 +54,14 @@ impl Limits {
             tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
             compilers: Arc::new(Semaphore::new((cores / 2).max(1))),
             questions: Semaphore::new(QUESTIONS),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
         }
     }
 
     /// Leave to generate, unless too many do or the server is about to end.
     pub(crate) fn enter(&self) -> Result<Permit, ApiError> {
         if self.is_draining() {
-            return Err(ApiError::unavailable("shutting_down", "the server is shutting down", RETRY));
+            return Err(shutting_down());
         }
         match self.requests.clone().try_acquire_owned() {
             Ok(permit) => Ok(Permit { _permit: permit }),
@@ -94,15 +93,26 @@ impl Limits {
     }
 
     pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
     }
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        *self.draining.borrow()
+    }
+    /// Waits until the server is about to end; returns what those are told who are still sending.
+    pub(crate) async fn end(&self) -> ApiError {
+        let mut draining = self.draining.subscribe();
+        // An error would say that the sender is gone, and that is this.
+        let _ = draining.wait_for(|draining| *draining).await;
+        shutting_down()
     }
     /// Requests under way.
     pub(crate) fn in_flight(&self) -> usize {
         self.max_requests - self.requests.available_permits()
     }
+}
+
+fn shutting_down() -> ApiError {
+    ApiError::unavailable("shutting_down", "the server is shutting down", RETRY)
 }
 
 const RETRY: Duration = Duration::from_secs(1);

@@ -153,7 +153,9 @@ impl Server {
 
     /// Lets answers that are complete reach their clients, and cuts off the rest.
     async fn close(self) {
-        let Self { connections, mut tasks, .. } = self;
+        let Self { listener, connections, mut tasks, .. } = self;
+        // Whoever comes now is refused, rather than left to wait.
+        drop(listener);
         if timeout(FLUSH, connections.shutdown()).await.is_err() {
             tracing::warn!(connections = tasks.len(), "cutting off clients that do not read");
         }
