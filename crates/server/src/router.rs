@@ -67,7 +67,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let words = panic.downcast_ref::<&str>().copied();
     let words = words.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     tracing::error!(panic = words, "a handler panicked");
-    ApiError::internal("the server made a mistake; it has been logged").into_response()
+    ApiError::mistake().into_response()
 }
 
 fn cors(allowed: &AllowedOrigins) -> CorsLayer {

@@ -113,7 +113,7 @@ impl App {
         });
         done.await.unwrap_or_else(|error| {
             tracing::error!(%error, "a request's work ended early");
-            Err(ApiError::internal("the server made a mistake; it has been logged"))
+            Err(ApiError::mistake())
         })
     }
 

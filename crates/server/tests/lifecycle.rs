@@ -75,6 +75,26 @@ fn a_client_that_goes_away_while_it_waits_is_forgotten() {
 }
 
 #[test]
+fn a_client_that_goes_away_leaves_no_pin() {
+    let server = TestServer::start();
+    let prompt: Vec<u32> = (100..200).collect();
+    server.ask(PATH, json!({"prompt": prompt, "max_tokens": 1}));
+    let body = json!({"tokens": prompt}).to_string();
+    for micros in (0..6000).step_by(30) {
+        let client = server.open("POST", "/v1/cache/pins", JSON, body.as_bytes());
+        std::thread::sleep(Duration::from_micros(micros));
+        drop(client);
+    }
+    server.wait_for_metrics("octavo_http_connections 1\n");
+    let metrics = server.wait_for_metrics("octavo_http_requests_in_flight 0\n");
+    let pinned = "octavo_http_requests_total{path=\"/v1/cache/pins\",method=\"POST\",code=\"201\"} ";
+    let told =
+        metrics.lines().find_map(|line| line.strip_prefix(pinned)).map_or(0, |count| count.parse().unwrap());
+    let kept = (0..200).filter(|id| server.delete(&format!("/v1/cache/pins/{id}")).status == 200).count();
+    assert_eq!(kept, told, "pins are those that were told");
+}
+
+#[test]
 fn a_full_queue_says_when_to_come_back() {
     let server =
         TestServer::with(ServerOptions::default(), Options { max_batch: 1, max_waiting: 1, ..slow_engine() });

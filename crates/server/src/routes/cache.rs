@@ -1,6 +1,6 @@
 use super::json;
 use crate::body::read_json;
-use crate::limits::Work;
+use crate::limits::{Permit, Work};
 use crate::state::App;
 use crate::wire::cache::CacheBody;
 use crate::wire::error::ApiError;
@@ -45,18 +45,48 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, request: Request) -> Result
     }
     let permit = app.enter()?;
     let body = read_json(&app, request).await?;
-    let prompt = app.work(Work::Request, move |app| {
-        let _permit = permit;
+    let begun = app.work(Work::Request, move |app| {
         let PinRequest { model, source, scope } = PinRequest::parse(body.bytes())?;
         app.check_model(model.as_deref())?;
         let tokens = source.encode(&app.texts, app.room())?;
-        Prompt::new(tokens, scope, app.spec.page_size()).map_err(|error| ApiError::field("prompt", error))
+        let prompt = Prompt::new(tokens, scope, app.spec.page_size());
+        prompt.map(|prompt| (prompt, permit)).map_err(|error| ApiError::field("prompt", error))
     });
-    let prompt = prompt.await?;
+    let (prompt, permit) = begun.await?;
     let prompt_tokens = prompt.len().0;
-    let (id, pinned) = app.ask(move |handle| handle.pin(prompt)).await??;
-    let body = Pinned { id: id.0, object: "cache.pin", pinned_tokens: pinned.0, prompt_tokens };
+    // A task goes on when the client goes away; what it returns is dropped then.
+    let pinning = tokio::spawn(async move {
+        let (id, tokens) = app.ask(move |handle| handle.pin(prompt)).await??;
+        Ok::<_, ApiError>((NewPin { app, new: Some((id, permit)) }, tokens))
+    });
+    let (pin, pinned) = pinning.await.map_err(|_| ApiError::mistake())??;
+    let body = Pinned { id: pin.tell().0, object: "cache.pin", pinned_tokens: pinned.0, prompt_tokens };
     Ok(json(StatusCode::CREATED, &body))
+}
+
+/// A pin whose client does not know it yet. Dropped, it is given up: nobody else would.
+#[derive(Debug)]
+struct NewPin {
+    app: Arc<App>,
+    new: Option<(PinId, Permit)>,
+}
+
+impl NewPin {
+    /// What its client is told. From then on the pin is the client's own.
+    fn tell(mut self) -> PinId {
+        self.new.take().expect("told once").0
+    }
+}
+
+impl Drop for NewPin {
+    fn drop(&mut self) {
+        let Some((id, permit)) = self.new.take() else { return };
+        let app = self.app.clone();
+        tokio::spawn(async move {
+            let _ = app.ask(move |handle| handle.unpin(id)).await;
+            drop(permit);
+        });
+    }
 }
 
 #[derive(Debug, Serialize)]

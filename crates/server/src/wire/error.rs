@@ -57,6 +57,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
     }
 
+    /// What the log alone tells more of.
+    pub(crate) fn mistake() -> Self {
+        Self::internal("the server made a mistake; it has been logged")
+    }
+
     pub(crate) fn unavailable(code: &'static str, message: impl Into<String>, retry_after: Duration) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message);
         Self { retry_after: Some(retry_after), ..error }
