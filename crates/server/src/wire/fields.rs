@@ -146,6 +146,9 @@ fn in_words_of_json(error: &serde_json::Error) -> String {
     if let Some(end) = message.rfind(" at line ") {
         message.truncate(end);
     }
+    if ["unexpected end of hex escape", "lone leading surrogate in hex escape"].contains(&message.as_str()) {
+        return "half of a surrogate pair, such as \\ud83d alone, is no character".into();
+    }
     let Some((wrong, expected)) = message.rsplit_once("expected ") else { return message };
     let named = match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative and not too large",
@@ -210,6 +213,14 @@ mod tests {
         assert!(message(fields.take::<bool>("b")).ends_with("expected true or false"));
         assert!(message(fields.take::<Vec<u32>>("c")).ends_with("expected a list"));
         assert!(message(fields.take::<HashMap<String, u32>>("d")).ends_with("expected an object"));
+        for half in [r"\ud83d", r"\ude00", r"\ud83dA", r"\ud83d\u0041"] {
+            let body = format!(r#"{{"a": "{half}"}}"#);
+            let error = message(Fields::parse(body.as_bytes()).unwrap().take::<String>("a"));
+            assert_eq!(
+                error, r"a: half of a surrogate pair, such as \ud83d alone, is no character",
+                "{half}"
+            );
+        }
     }
 
     #[test]
