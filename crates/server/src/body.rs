@@ -34,7 +34,7 @@ impl JsonBody {
 pub(crate) async fn read_json(app: &App, request: Request) -> Result<JsonBody, ApiError> {
     check_type(request.headers())?;
     check_encoding(request.headers())?;
-    let (most, within) = (app.config.max_body, app.config.body_timeout);
+    let (most, within) = (app.config.options.max_body, app.config.options.body_timeout);
     let declared = declared_len(request.headers()).unwrap_or(0);
     tokio::select! {
         body = read(request.into_body(), declared, most, app.limits.body()) => body,

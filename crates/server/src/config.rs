@@ -1,5 +1,6 @@
 //! How the server is set up.
 
+use crate::auth::Keys;
 use axum::http::HeaderValue;
 use std::time::Duration;
 
@@ -83,22 +84,10 @@ impl Default for ServerOptions {
 /// Options that can be served.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    pub(crate) model_names: Vec<String>,
-    pub(crate) api_keys: Vec<String>,
-    pub(crate) open_health: bool,
-    pub(crate) open_metrics: bool,
-    pub(crate) cors: AllowedOrigins,
-    pub(crate) metrics_compat: MetricsCompat,
-    pub(crate) max_body: usize,
-    pub(crate) max_prompts: usize,
-    pub(crate) max_prompt_tokens: Option<u32>,
-    pub(crate) max_requests: usize,
-    pub(crate) max_connections: usize,
-    pub(crate) header_timeout: Duration,
-    pub(crate) body_timeout: Duration,
-    pub(crate) stall_timeout: Duration,
-    pub(crate) keep_alive: Duration,
-    pub(crate) drain: Duration,
+    /// Without the keys, of which only hashes are kept.
+    pub(crate) options: ServerOptions,
+    pub(crate) keys: Keys,
+    pub(crate) origins: AllowedOrigins,
 }
 
 /// [`Cors`] as headers.
@@ -127,7 +116,7 @@ pub enum ConfigError {
 impl TryFrom<ServerOptions> for ServerConfig {
     type Error = ConfigError;
 
-    fn try_from(options: ServerOptions) -> Result<Self, ConfigError> {
+    fn try_from(mut options: ServerOptions) -> Result<Self, ConfigError> {
         check_limits(&options)?;
         let visible = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
         if let Some(at) = options.api_keys.iter().position(|key| !visible(key)) {
@@ -136,24 +125,9 @@ impl TryFrom<ServerOptions> for ServerConfig {
         if options.model_names.iter().any(String::is_empty) {
             return Err(ConfigError::ModelName);
         }
-        Ok(Self {
-            cors: origins(options.cors)?,
-            model_names: options.model_names,
-            api_keys: options.api_keys,
-            open_health: options.open_health,
-            open_metrics: options.open_metrics,
-            metrics_compat: options.metrics_compat,
-            max_body: options.max_body,
-            max_prompts: options.max_prompts,
-            max_prompt_tokens: options.max_prompt_tokens,
-            max_requests: options.max_requests,
-            max_connections: options.max_connections,
-            header_timeout: options.header_timeout,
-            body_timeout: options.body_timeout,
-            stall_timeout: options.stall_timeout,
-            keep_alive: options.keep_alive,
-            drain: options.drain,
-        })
+        let (keys, origins) = (Keys::new(&options), origins(&options.cors)?);
+        options.api_keys.clear();
+        Ok(Self { options, keys, origins })
     }
 }
 
@@ -193,19 +167,19 @@ fn check_limits(options: &ServerOptions) -> Result<(), ConfigError> {
     }
 }
 
-fn origins(cors: Cors) -> Result<AllowedOrigins, ConfigError> {
+fn origins(cors: &Cors) -> Result<AllowedOrigins, ConfigError> {
     let origins = match cors {
         Cors::Off => return Ok(AllowedOrigins::None),
         Cors::Any => return Ok(AllowedOrigins::Any),
         Cors::Origins(origins) => origins,
     };
-    let parse = |origin: String| {
+    let parse = |origin: &String| {
         let host = origin.split_once("://").map_or("", |(_, host)| host);
         let good = !host.is_empty() && !host.contains('/');
-        let value = HeaderValue::from_str(&origin).ok().filter(|_| good);
-        value.ok_or(ConfigError::Origin(origin))
+        let value = HeaderValue::from_str(origin).ok().filter(|_| good);
+        value.ok_or_else(|| ConfigError::Origin(origin.clone()))
     };
-    origins.into_iter().map(parse).collect::<Result<_, _>>().map(AllowedOrigins::These)
+    origins.iter().map(parse).collect::<Result<_, _>>().map(AllowedOrigins::These)
 }
 
 #[cfg(test)]
@@ -215,6 +189,13 @@ mod tests {
     #[test]
     fn the_default_can_be_served() {
         ServerConfig::try_from(ServerOptions::default()).unwrap();
+    }
+
+    #[test]
+    fn of_keys_only_hashes_are_kept() {
+        let options = ServerOptions { api_keys: vec!["a-secret".into()], ..ServerOptions::default() };
+        let config = ServerConfig::try_from(options).unwrap();
+        assert!(!format!("{config:?}").contains("a-secret"));
     }
 
     #[test]

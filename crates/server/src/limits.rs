@@ -1,6 +1,6 @@
 //! How much may be under way at once.
 
-use crate::config::ServerConfig;
+use crate::config::ServerOptions;
 use crate::room::{Bodies, BodyRoom};
 use crate::wire::error::ApiError;
 use std::sync::Arc;
@@ -44,12 +44,12 @@ pub(crate) enum Work {
 const QUESTIONS: usize = 4;
 
 impl Limits {
-    pub(crate) fn new(config: &ServerConfig) -> Self {
+    pub(crate) fn new(options: &ServerOptions) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            requests: Arc::new(Semaphore::new(config.max_requests)),
-            max_requests: config.max_requests,
-            bodies: Bodies::new(config.max_body),
+            requests: Arc::new(Semaphore::new(options.max_requests)),
+            max_requests: options.max_requests,
+            bodies: Bodies::new(options.max_body),
             workers: Arc::new(Semaphore::new(cores)),
             tokenizers: Arc::new(Semaphore::new((cores / 2).max(1))),
             compilers: Arc::new(Semaphore::new((cores / 2).max(1))),
@@ -120,11 +120,9 @@ const RETRY: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ServerOptions;
 
     fn limits(max_requests: usize) -> Limits {
-        let options = ServerOptions { max_requests, ..ServerOptions::default() };
-        Limits::new(&options.try_into().unwrap())
+        Limits::new(&ServerOptions { max_requests, ..ServerOptions::default() })
     }
 
     #[test]

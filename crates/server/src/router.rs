@@ -40,7 +40,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .fallback(not_found)
         .layer(from_fn_with_state(app.clone(), let_in))
-        .layer(cors(&app.config.cors))
+        .layer(cors(&app.config.origins))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), identify))
         .layer(from_fn(read_out))
@@ -48,7 +48,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn let_in(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match app.keys.check(request.uri().path(), request.headers()) {
+    match app.config.keys.check(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }

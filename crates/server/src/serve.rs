@@ -45,7 +45,7 @@ pub async fn serve(
     config: ServerConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let drain = config.drain;
+    let drain = config.options.drain;
     let parts = (serving.texts.clone(), serving.handle.clone(), serving.spec.clone());
     let app = tokio::task::spawn_blocking(move || App::new(parts, config)).await;
     let app = Arc::new(app.map_err(|_| ServeError::EnginePanicked)?);
@@ -106,7 +106,7 @@ struct Server {
 
 impl Server {
     fn new(listener: TcpListener, app: Arc<App>) -> Self {
-        let slots = Arc::new(Semaphore::new(app.config.max_connections));
+        let slots = Arc::new(Semaphore::new(app.config.options.max_connections));
         let router = router(app.clone());
         let (connections, tasks) = (GracefulShutdown::new(), JoinSet::new());
         Self { listener, router, app, slots, connections, tasks }
@@ -136,13 +136,13 @@ impl Server {
     }
 
     fn connection(&self, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + use<> {
-        let config = &self.app.config;
+        let options = &self.app.config.options;
         // Tokens go out as they come; without it they would wait for each other.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(Impatient::new(stream, config.stall_timeout));
+        let io = TokioIo::new(Impatient::new(stream, options.stall_timeout));
         let service = TowerToHyperService::new(self.router.clone());
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(config.header_timeout);
+        http.timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
         let connection = self.connections.watch(http.serve_connection(io, service));
         async move {
             if let Err(error) = connection.await {

@@ -1,6 +1,5 @@
 //! What every request handler sees.
 
-use crate::auth::Keys;
 use crate::config::ServerConfig;
 use crate::limits::{Limits, Permit, Work};
 use crate::metrics::Exporter;
@@ -17,7 +16,6 @@ pub(crate) struct App {
     pub(crate) handle: EngineHandle,
     pub(crate) spec: KvSpec,
     pub(crate) config: ServerConfig,
-    pub(crate) keys: Keys,
     pub(crate) limits: Limits,
     pub(crate) exporter: Exporter,
     pub(crate) health: crate::health::Health,
@@ -39,16 +37,16 @@ impl App {
         (texts, handle, spec): (Arc<Texts>, EngineHandle, KvSpec),
         config: ServerConfig,
     ) -> Self {
-        let mut names: Vec<Arc<str>> = config.model_names.iter().map(|name| name.as_str().into()).collect();
+        let mut names: Vec<Arc<str>> =
+            config.options.model_names.iter().map(|name| name.as_str().into()).collect();
         if names.is_empty() {
             names.push(texts.name().into());
         }
         let tokenizer = texts.tokenizer();
         let longest = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_bytes(id).len()).max();
         Self {
-            exporter: Exporter::new(&handle, &spec, &names[0], config.metrics_compat),
-            keys: Keys::new(&config),
-            limits: Limits::new(&config),
+            exporter: Exporter::new(&handle, &spec, &names[0], config.options.metrics_compat),
+            limits: Limits::new(&config.options),
             health: crate::health::Health::default(),
             texts,
             handle,
@@ -81,13 +79,13 @@ impl App {
     /// The most tokens a prompt may have.
     pub(crate) fn room(&self) -> Room {
         let max_len = self.handle.intake().max_len().0;
-        let tokens = self.config.max_prompt_tokens.map_or(max_len, |most| most.min(max_len));
+        let tokens = self.config.options.max_prompt_tokens.map_or(max_len, |most| most.min(max_len));
         Room { tokens, longest_token: self.longest_token }
     }
 
     /// Refuses a prompt that is longer than this server takes; the engine knows what the model takes.
     pub(crate) fn check_prompt(&self, tokens: &[u32]) -> Result<(), ApiError> {
-        match self.config.max_prompt_tokens {
+        match self.config.options.max_prompt_tokens {
             Some(most) if tokens.len() > most as usize => {
                 let message =
                     format!("the prompt has {} tokens, this server takes at most {most}", tokens.len());

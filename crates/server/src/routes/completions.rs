@@ -50,7 +50,7 @@ impl Generate for CompletionRequest {
 }
 
 fn encode(app: &App, prompts: Prompts, special_tokens: bool) -> Result<Vec<Vec<u32>>, ApiError> {
-    let (count, most) = (prompts.0.len(), app.config.max_prompts);
+    let (count, most) = (prompts.0.len(), app.config.options.max_prompts);
     if count > most {
         let message = format!("{count} prompts: one request may have at most {most}");
         return Err(ApiError::field("prompt", message));

@@ -43,7 +43,7 @@ impl Started {
         match stream {
             Some(options) => {
                 let writer = Writer::new(asked, options, prompts);
-                Ok(sse::respond(job, writer, app.config.keep_alive))
+                Ok(sse::respond(job, writer, app.config.options.keep_alive))
             }
             None => Ok(json_text(StatusCode::OK, collect(job, asked, prompts).await?)),
         }
