@@ -72,7 +72,7 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
 #[test]
 fn the_file_itself_may_be_named_by_the_environment() {
     let path = file("named.toml", "port = 0\nmax_batch_size = 3\nserved-model-name = [\"a\", \"b\"]\n");
-    let server = Server::start(octavo(&["serve"]).env("OCTAVO_CONFIG", &path));
+    let server = Server::start(octavo(&["serve"]).env("OCTAVO_CONFIG", &*path));
     assert!(
         server.greeting.contains("batch 3") && server.greeting.contains("serves a "),
         "{}",

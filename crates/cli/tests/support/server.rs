@@ -3,7 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// A command of the real binary that sees none of the test's own `OCTAVO_` variables.
@@ -93,9 +94,25 @@ pub fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     rest.split_once(after).unwrap_or_else(|| panic!("no {after:?} in {rest}")).0
 }
 
+/// A file that is removed with this value.
+pub struct TempFile(PathBuf);
+
+impl Deref for TempFile {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A file with this text, under a name of its own.
-pub fn file(name: &str, text: &str) -> PathBuf {
+pub fn file(name: &str, text: &str) -> TempFile {
     let path = std::env::temp_dir().join(format!("octavo-{}-{name}", std::process::id()));
     std::fs::write(&path, text).unwrap();
-    path
+    TempFile(path)
 }
