@@ -1,13 +1,13 @@
 //! `octavo generate`: one prompt, one answer, in the terminal.
 
 use crate::answer::Answer;
+use crate::json::Json;
 use crate::model_args::ModelArgs;
 use anyhow::{Context, Result, bail};
 use octavo::{FinishReason, Hub, Llm, Message, Output, Request, SamplingParams};
 use serde_json::json;
-use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Command {
     /// The prompt; `-` or nothing reads it from standard input
     prompt: Option<String>,
-    /// Read the prompt from FILE; a line break at its end is not part of it, nor at that of standard input
+    /// Read the prompt from FILE; a byte order mark at its beginning and a line break at its end are not part of it, nor
+    /// those of standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
     /// Wrap the prompt in the model's chat template, as the user's message
@@ -113,45 +114,15 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let Answer { output, prefill, decode } = crate::answer::run(&mut llm, request, quiet, &interrupted)?;
     let timings = Timings { load, prefill, decode };
     match json {
-        Some(json) => json.write(&in_json(&llm, &prompt, &output, &timings)),
+        Some(json) => json.write(in_json(&llm, &prompt, &output, &timings)),
         None => Ok(()),
     }
 }
 
-/// Where the answer goes as JSON. Opened before there is one, so that none is lost for a wrong path.
-enum Json {
-    Printed,
-    File(File, PathBuf),
-}
-
-impl Json {
-    fn open(path: &Path) -> Result<Self> {
-        if path.as_os_str() == "-" {
-            return Ok(Self::Printed);
-        }
-        // What is there is kept until there is something to take its place.
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self::File(file, path.to_owned()))
-    }
-
-    fn write(self, object: &serde_json::Value) -> Result<()> {
-        match self {
-            Self::Printed => crate::output::print(format_args!("{object}\n")).map(|_| ()),
-            Self::File(mut file, path) => {
-                let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
-                let written = emptied.and_then(|()| writeln!(file, "{object}"));
-                written.with_context(|| format!("cannot write {}", path.display()))
-            }
-        }
-    }
-}
-
-/// Editors and `echo` end a text with a line break that is not meant.
-fn without_last_break(mut text: String) -> String {
-    let kept = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).map(str::len);
-    text.truncate(kept.unwrap_or(text.len()));
-    text
+/// Editors and `echo` end a text with a line break that is not meant, and some begin it with a byte order mark.
+fn as_meant(text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).unwrap_or(text).to_owned()
 }
 
 impl Command {
@@ -163,14 +134,14 @@ impl Command {
         if let Some(path) = &self.prompt_file {
             let text =
                 std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            return Ok(without_last_break(text));
+            return Ok(as_meant(&text));
         }
         if !input && std::io::stdin().is_terminal() {
             bail!("no prompt: give one as an argument, with --prompt-file, or on standard input");
         }
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
-        Ok(without_last_break(text))
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        Ok(as_meant(&text))
     }
 
     fn encode(&self, llm: &Llm, text: &str) -> Result<Vec<u32>> {

@@ -7,6 +7,7 @@ mod engine_args;
 mod generate;
 mod gpu_test;
 mod interrupt;
+mod json;
 mod log;
 mod model_args;
 mod output;

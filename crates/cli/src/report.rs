@@ -1,10 +1,10 @@
 //! What a command finds out, and the two ways it is written: tables for people, one JSON object for programs.
 
+use crate::json::Json;
 use crate::output::is_read;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -180,37 +180,25 @@ fn figure_in_words(figure: f64) -> String {
 
 /// Where a report goes. Opened before the bench runs, so that a wrong path costs no minutes.
 #[derive(Debug)]
-pub(crate) enum Sink {
-    Tables,
-    Json,
-    TablesAndFile(File, String),
-}
+pub(crate) struct Sink(Option<Json>);
 
 impl Sink {
     /// `-` stands for standard output, which then carries nothing but the object.
     pub(crate) fn open(json: Option<&Path>) -> Result<Self> {
-        match json {
-            None => Ok(Self::Tables),
-            Some(path) if path.as_os_str() == "-" => Ok(Self::Json),
-            Some(path) => {
-                let name = path.display().to_string();
-                let file = File::create(path).with_context(|| format!("cannot write {name}"))?;
-                Ok(Self::TablesAndFile(file, name))
-            }
-        }
+        Ok(Self(json.map(Json::open).transpose()?))
     }
 
     pub(crate) fn write(self, report: &Report) -> Result<()> {
-        let mut stdout = std::io::stdout().lock();
-        let printed = match &self {
-            Self::Json => writeln!(stdout, "{:#}", report.to_json()),
-            Self::Tables | Self::TablesAndFile(..) => report.write(&mut stdout),
+        let printed = match &self.0 {
+            Some(Json::Printed) => Ok(true),
+            _ => {
+                let mut stdout = std::io::stdout().lock();
+                is_read(report.write(&mut stdout).and_then(|()| stdout.flush()))
+            }
         };
-        is_read(printed.and_then(|()| stdout.flush()))?;
-        if let Self::TablesAndFile(mut file, name) = self {
-            writeln!(file, "{:#}", report.to_json()).with_context(|| format!("cannot write {name}"))?;
-        }
-        Ok(())
+        // The file is written even if nobody could read the tables.
+        let written = self.0.map_or(Ok(()), |json| json.write(format_args!("{:#}", report.to_json())));
+        printed.and(written)
     }
 }
 

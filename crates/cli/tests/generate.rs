@@ -86,6 +86,44 @@ fn the_prompt_comes_from_a_file_or_from_standard_input() {
     assert_eq!(ids(&from_stdin(&["-"], "fn main() {\n").stdout), given);
 }
 
+/// Some editors put one at the beginning.
+#[test]
+fn a_byte_order_mark_is_not_part_of_the_prompt() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("marked.txt");
+    std::fs::write(&file, "\u{feff}fn main() {").unwrap();
+    let ids = |args: &[&str]| json(&[&["generate", "-n", "1"], args].concat())["prompt_token_ids"].clone();
+    assert_eq!(ids(&["--prompt-file", file.to_str().unwrap()]), ids(&["fn main() {"]));
+}
+
+/// The file that `--json` names is made or changed when there is something to write, and not before.
+#[test]
+fn a_command_that_fails_leaves_the_file_for_its_json_as_it_was() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("left.json");
+    let _ = std::fs::remove_file(&path);
+    let file = ["--json", path.to_str().unwrap()];
+    for fails in [
+        &["generate", "x", "--model", "/no/such/folder"][..],
+        &["quality", "--model", "/no/such/folder"],
+        &["plan", "--model", "/no/such/folder"],
+        &["bench", "trace", "/no/such/file"],
+    ] {
+        assert!(!octavo(&[fails, &file].concat()).status.success());
+        assert!(!path.exists(), "{fails:?}");
+        std::fs::write(&path, "kept").unwrap();
+        assert!(!octavo(&[fails, &file].concat()).status.success());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept", "{fails:?}");
+        std::fs::remove_file(&path).unwrap();
+    }
+    for old in [None, Some("longer than what comes".repeat(1000))] {
+        if let Some(old) = old {
+            std::fs::write(&path, old).unwrap();
+        }
+        assert!(octavo(&[&["generate", "x", "-n", "1"], &file[..]].concat()).status.success());
+        let answer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(answer["finish_reason"], "length");
+    }
+}
+
 #[test]
 fn an_error_is_told_with_its_cause_once() {
     let empty = std::env::temp_dir().join(format!("octavo-empty-{}", std::process::id()));

@@ -71,8 +71,9 @@ struct Figures {
 }
 
 pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
+    let sink = Sink::open(command.json.as_deref())?;
     let report = if command.claims { claims::report()? } else { command.report(hub)? };
-    Sink::open(command.json.as_deref())?.write(&report)
+    sink.write(&report)
 }
 
 impl Command {
