@@ -96,7 +96,10 @@ fn command(mut argv: Vec<OsString>) -> Result<Command> {
         && let Some(path) = given.get_one::<PathBuf>("config")
     {
         let layered = parser.find_subcommand(name).expect("it was given");
-        argv.extend(settings::from_file(path, &parser, layered, given)?);
+        let added = settings::from_file(path, &parser, layered, given)?;
+        // Where options may be: not after a `--`.
+        let at = argv.iter().position(|arg| arg == name).map_or(argv.len(), |at| at + 1);
+        argv.splice(at..at, added);
         file = Some(path.display().to_string());
     }
     let matches = parser.try_get_matches_from(argv).unwrap_or_else(|error| match file {

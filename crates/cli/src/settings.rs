@@ -33,7 +33,7 @@ fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
             return arg;
         };
         let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
-        if overruled.contains(arg.get_id()) || is_switch && is_switched_off(long) {
+        if overruled.contains(arg.get_id()) || is_switch && is_switched_off(long) || is_left_empty(long) {
             return arg;
         }
         // The name lives as long as the command does: to the end of the program.
@@ -42,6 +42,12 @@ fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
         // A switch may be set to 1 or yes as well.
         if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
     })
+}
+
+/// Whether the variable is there and says nothing, which is as if it were not. An empty key is no way to want none: who
+/// sets one wants a lock.
+fn is_left_empty(long: &str) -> bool {
+    long != "api-key" && std::env::var_os(variable(long)).is_some_and(|value| value.is_empty())
 }
 
 /// Whether the environment says no: as if the switch were not there, but for files, which do not turn it on.

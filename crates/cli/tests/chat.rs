@@ -91,6 +91,7 @@ fn options_come_from_a_file_and_the_environment_as_well() {
     let short = answers(&config, "What does Vec::push do?\n");
     let whole = answers(&[&config[..], &["--max-tokens", "64"]].concat(), "What does Vec::push do?\n");
     assert!(short[0].len() < whole[0].len() && whole[0].starts_with(&short[0]), "{short:?} {whole:?}");
+    assert_eq!(answers(&[&config[..], &["--"]].concat(), "What does Vec::push do?\n"), short);
 }
 
 #[test]

@@ -110,6 +110,19 @@ fn a_switch_in_the_environment_is_on_or_off() {
     assert!(error.contains("--no-prefix-cache"), "{error}");
 }
 
+/// But for the key: a server must not be open to all because a secret was not filled in.
+#[test]
+fn a_variable_that_is_empty_is_as_none() {
+    let path = file("empty.toml", "max-batch-size = 5\n");
+    let mut command = octavo(&["serve", "--port", "0", "--config", path.to_str().unwrap()]);
+    for name in ["MODEL", "MAX_BATCH_SIZE", "NO_PREFIX_CACHE", "KV_MEMORY", "LOG", "SERVED_MODEL_NAME"] {
+        command.env(format!("OCTAVO_{name}"), "");
+    }
+    assert!(Server::start(&mut command).greeting.contains("f16 with prefix cache; batch 5"));
+    let error = refused(octavo(&["serve", "--port", "0"]).env("OCTAVO_API_KEY", ""));
+    assert!(error.contains("API key 1 is empty"), "{error}");
+}
+
 #[test]
 fn a_wrong_value_is_told_with_where_it_was_set() {
     let path = file("wrong.toml", "max-queue = \"many\"\n");
