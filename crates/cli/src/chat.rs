@@ -56,25 +56,35 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     }
     let mut chat =
         Chat { command, llm, system: command.system.clone(), turns: Vec::new(), interrupted, terminal };
-    let mut line = String::new();
+    let (mut line, mut lines, mut skipped) = (Vec::new(), 0, 0);
     while chat.read(&mut line)? {
-        if !chat.take(line.trim())? {
+        lines += 1;
+        let Ok(text) = std::str::from_utf8(&line) else {
+            skipped += 1;
+            crate::log::say(format_args!("octavo: line {lines} is not text in UTF-8 and was skipped"));
+            continue;
+        };
+        if !chat.take(text.trim())? {
             break;
         }
+    }
+    if skipped > 0 && !terminal {
+        bail!("{skipped} of {lines} lines on standard input were not text");
     }
     Ok(())
 }
 
 impl Chat<'_> {
     /// The next line; `false` at the end of the input.
-    fn read(&self, line: &mut String) -> Result<bool> {
+    fn read(&self, line: &mut Vec<u8>) -> Result<bool> {
         if self.terminal {
             print("> ")?;
         }
         // What ended the last answer is over.
         self.interrupted.store(false, Ordering::Relaxed);
         line.clear();
-        Ok(std::io::stdin().lock().read_line(line).context("standard input is not text")? > 0)
+        let read = std::io::stdin().lock().read_until(b'\n', line);
+        Ok(read.context("cannot read standard input")? > 0)
     }
 
     /// Whether to go on.

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 /// A conversation of these lines, without chance.
-fn chat(args: &[&str], lines: &str) -> Output {
+fn chat(args: &[&str], lines: impl AsRef<[u8]>) -> Output {
     let mut command = octavo(&[&["chat", "--temperature", "0"], args].concat());
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("the binary starts");
-    process.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    process.stdin.take().unwrap().write_all(lines.as_ref()).unwrap();
     process.wait_with_output().unwrap()
 }
 
@@ -74,14 +74,14 @@ fn a_conversation_that_no_longer_fits_fails_once_and_in_words() {
 }
 
 #[test]
-fn what_is_no_text_is_refused() {
-    let mut command = octavo(&["chat"]);
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().unwrap();
-    process.stdin.take().unwrap().write_all(b"\xff\xfe\n").unwrap();
-    let output = process.wait_with_output().unwrap();
-    assert!(!output.status.success());
-    assert!(String::from_utf8(output.stderr).unwrap().contains("not text"));
+fn a_line_that_is_no_text_is_skipped_and_told_at_the_end_again() {
+    let output = chat(&[], b"My name is Ada.\n\xff\xfe\nWhat is my name?\n");
+    let (said, error) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(said.lines().nth(1), Some("Your name is Ada."), "{said}");
+    assert!(error.contains("line 2 is not text in UTF-8 and was skipped"), "{error}");
+    assert!(error.contains("1 of 3 lines on standard input were not text"), "{error}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
