@@ -2,6 +2,7 @@
 
 use crate::model_args::{ModelArgs, parse_size};
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use octavo::{Batching, Bytes, Hub, Llm, Options, PolicyKind, Tokens};
 use std::time::Duration;
@@ -32,13 +33,13 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum, default_value = "continuous")]
     batching: BatchingMode,
     /// Share of the free memory that new prompts may take while others run; the rest is what those grow into
-    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = parse_share)]
     prompt_share: f32,
     /// The longest gap between two tokens of running requests while a long prompt is read [default: no limit]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     max_itl_ms: Option<u64>,
     /// Requests that may wait; more are refused with 503
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_queue: usize,
     /// Waiting so long counts as much as one step of priority
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -93,6 +94,11 @@ impl EngineArgs {
     pub(crate) fn batch(&self) -> u32 {
         self.max_batch_size
     }
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| format!("`{text}` is no share: choose one above 0 and at most 1"))
 }
 
 /// Tokens as people write them.

@@ -49,29 +49,42 @@ pub(crate) struct Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
     /// 0 takes the likeliest token every time
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", value_parser = checked(|params, temperature| params.temperature = temperature))]
     temperature: Option<f32>,
     /// Only the K likeliest tokens; 0 for all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Only the likeliest tokens that make up this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = checked(|params, top_p| params.top_p = top_p))]
     top_p: Option<f32>,
     /// Only tokens at least this fraction as likely as the likeliest
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = checked(|params, min_p| params.min_p = min_p))]
     min_p: Option<f32>,
     /// Above 1: less of what was said before
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", value_parser = checked(|params, penalty| params.repetition_penalty = penalty))]
     repetition_penalty: Option<f32>,
     /// Subtracted from tokens that were generated
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = checked(|params, penalty| params.presence_penalty = penalty))]
     presence_penalty: Option<f32>,
     /// Subtracted for every time a token was generated
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = checked(|params, penalty| params.frequency_penalty = penalty))]
     frequency_penalty: Option<f32>,
     /// The same seed gives the same text [default: another one every time]
     #[arg(long)]
     seed: Option<u64>,
+}
+
+/// Takes a number if the engine does where `set` puts it.
+fn checked(
+    set: fn(&mut SamplingParams, f32),
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+        let mut params = SamplingParams::default();
+        set(&mut params, number);
+        params.validate().map_err(|error| format!("it must be {}", error.range))?;
+        Ok(number)
+    }
 }
 
 impl SamplingArgs {

@@ -82,12 +82,22 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
     })
 }
 
+/// A number below zero is a value, which is taken or refused as such, and no option.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let negative = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    };
+    command.mut_args(negative).mut_subcommands(with_negative_values)
+}
+
 /// The command line, with what a configuration file adds to it.
 fn command(mut argv: Vec<OsString>) -> Result<Command> {
-    let parser = settings::with_environment(Cli::command(), &LAYERED, &argv);
+    let plain = with_negative_values(Cli::command());
+    let parser = settings::with_environment(plain.clone(), &LAYERED, &argv);
     let matches = parser.clone().try_get_matches_from(&argv).unwrap_or_else(|error| {
         // What is right without the environment is wrong because of it.
-        let typed = Cli::command().try_get_matches_from(&argv).is_ok();
+        let typed = plain.try_get_matches_from(&argv).is_ok();
         let error = if typed { settings::told(error, settings::variable, "the environment") } else { error };
         error.exit()
     });

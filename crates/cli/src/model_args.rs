@@ -1,6 +1,6 @@
 //! The options that every command which runs a model shares.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use octavo::{
     Bytes, Device, Files, Hub, KvBackend, KvDtype, KvMemory, Llm, Options, PageSize, Pages, Source, Tokens,
@@ -92,38 +92,31 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_enum, default_value = "f16")]
     pub(crate) kv_dtype: Dtype,
     /// Tokens a page; the contiguous back end ignores it
-    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     page_size: u32,
     /// Let no layer look further back than this: the pages of a sequence are constant memory for any length. What leaves
     /// the window stays cached while there is room for it, unless the cache keeps no prefixes (--no-prefix-cache)
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     kv_window: Option<u32>,
     /// Memory for keys and values, such as 512MB or 4GB [default: enough for a full batch of full length, at most 60 % of
     /// the memory available, or 90 % of a GPU's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "num_pages")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, conflicts_with = "num_pages")]
     kv_memory: Option<u64>,
     /// The same as a number of pages; the contiguous back end ignores it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     num_pages: Option<u32>,
     /// The most tokens a sequence may have [default: what the model was made for]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     max_model_len: Option<u32>,
     /// The most prompt tokens computed in one step [default: 512 to 2048, by the memory that is free]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     chunk: Option<u32>,
 }
 
 impl ModelArgs {
-    fn options(&self, source: Source, hub: &Hub) -> Result<Options> {
-        let Some(page_size) = PageSize::new(self.page_size) else { bail!("--page-size must be at least 1") };
-        if self.kv_window == Some(0) {
-            bail!("--kv-window must be at least 1");
-        }
-        if self.chunk == Some(0) {
-            bail!("--chunk must be at least 1");
-        }
-        Ok(Options {
-            source,
+    /// But for the model itself.
+    fn options(&self, hub: &Hub) -> Options {
+        Options {
             device: self.device,
             kernel_cache: hub.user_caches().map(Path::to_owned),
             deterministic: self.deterministic,
@@ -134,7 +127,7 @@ impl ModelArgs {
                 Backend::Contiguous => KvBackend::Contiguous,
             },
             kv_dtype: self.kv_dtype.into(),
-            page_size,
+            page_size: PageSize::new(self.page_size).expect("at least 1"),
             kv_window: self.kv_window.map(Tokens),
             kv_memory: match (self.kv_memory, self.num_pages) {
                 (Some(bytes), _) => KvMemory::Bytes(Bytes(bytes)),
@@ -144,7 +137,7 @@ impl ModelArgs {
             max_len: self.max_model_len.map(Tokens),
             chunk: self.chunk.map_or(Options::default().chunk, |chunk| (Tokens(chunk), Tokens(chunk))),
             ..Options::default()
-        })
+        }
     }
 
     /// Loads the model, with a bar where it takes a while and somebody is looking.
@@ -152,9 +145,11 @@ impl ModelArgs {
         self.load_with(hub, |options| options)
     }
 
-    /// The same with options that `change` has changed.
+    /// The same with options that `change` has changed. They are checked before anything is downloaded.
     pub(crate) fn load_with(&self, hub: &Hub, change: impl FnOnce(Options) -> Options) -> Result<Llm> {
-        let options = change(self.options(source(self.model.as_deref(), hub, Files::All)?, hub)?);
+        let options = change(self.options(hub));
+        options.check()?;
+        let options = Options { source: source(self.model.as_deref(), hub, Files::All)?, ..options };
         let mut shown = crate::progress::Load::default();
         let llm = Llm::load(&options, &mut |at| shown.update(at))?;
         drop(shown);
@@ -201,6 +196,16 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         Ok(bytes as u64)
     } else {
         Err(format!("`{text}` is more memory than any machine has"))
+    }
+}
+
+/// A size of which something can be kept.
+pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes > 0 {
+        Ok(bytes)
+    } else {
+        Err("nothing can be kept in no memory: write it like 512MB or 4GiB".into())
     }
 }
 

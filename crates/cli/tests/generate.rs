@@ -179,12 +179,14 @@ fn what_cannot_work_is_refused_with_what_to_do() {
     };
     refused(&["generate", "x", "--model", "/no/such/folder"], "config.json");
     refused(&["generate", "x", "--json", "/no/such/folder/x"], "cannot write /no/such/folder/x");
-    refused(&["generate", "x", "--page-size", "0"], "--page-size must be at least 1");
-    refused(&["generate", "x", "--chunk", "0"], "--chunk must be at least 1");
+    refused(&["generate", "x", "--page-size", "0"], "0 is not in 1..");
+    refused(&["generate", "x", "--chunk", "0"], "0 is not in 1..");
     refused(&["generate", "x", "--kv-memory", "lots"], "lots");
     refused(&["generate", "x", "--kv-memory", "1KB"], "at least one page");
     refused(&["generate", "x", "--max-model-len", "9999999"], "4096");
-    refused(&["generate", "x", "--temperature", "-1"], "temperature");
+    refused(&["generate", "x", "--temperature", "-1"], "'--temperature <T>': it must be between 0 and 100");
+    refused(&["generate", "x", "--top-p", "-1"], "'--top-p <P>': it must be above 0 and at most 1");
+    refused(&["generate", "x", "--max-tokens", "-1"], "-1 is not in 0..");
     refused(&["generate", "x", "--threads", "0"], "choose 1 to 1024");
     refused(&["generate", "x", "--threads", "9999"], "choose 1 to 1024");
     refused(&["bench", "gemm", "--quick", "--threads", "9999"], "choose 1 to 1024");

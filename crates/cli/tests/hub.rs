@@ -60,6 +60,40 @@ fn a_plan_downloads_the_configuration_alone_and_has_the_models_name() {
     assert_eq!(server.files_asked(), ["config.json"]);
 }
 
+/// A download takes minutes.
+#[test]
+fn what_is_wrong_without_the_model_is_told_before_anything_is_downloaded() {
+    let (server, home) = (demo(), empty_dir("refused"));
+    let vars = [("HF_HOME", home.to_str().unwrap()), ("HF_ENDPOINT", server.endpoint.as_str())];
+    let folder = home.join("no/such/file");
+    let missing = folder.to_str().unwrap();
+    for (args, part) in [
+        (&["generate", "x", "--page-size", "0"][..], "--page-size"),
+        (&["generate", "x", "--num-pages", "0"], "--num-pages"),
+        (&["generate", "x", "--kv-memory", "0"], "--kv-memory"),
+        (&["generate", "x", "--kv-window", "0"], "--kv-window"),
+        (&["generate", "x", "--chunk", "0"], "--chunk"),
+        (&["generate", "x", "--max-model-len", "1"], "--max-model-len"),
+        (&["generate", "x", "--temperature", "-1"], "--temperature"),
+        (&["generate", "x", "--min-p", "2"], "--min-p"),
+        (&["generate", "x", "--device", "cuda:99"], "--device cpu"),
+        (&["generate", "x", "--json", missing], "cannot write"),
+        (&["generate", "--prompt-file", missing], "cannot read"),
+        (&["chat", "--prompt-share", "0"], "--prompt-share"),
+        (&["chat", "--max-queue", "0"], "--max-queue"),
+        (&["chat", "--frequency-penalty", "3"], "--frequency-penalty"),
+        (&["plan", "--json", missing], "cannot write"),
+        (&["quality", "--text", missing], "cannot read"),
+        (&["quality", "--recall", missing], "cannot read"),
+        (&["quality", "--threads", "9999"], "choose 1 to 1024"),
+    ] {
+        let output = octavo(&[args, &["--model", "octavo/demo"]].concat(), &vars);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{args:?}: {error}");
+        assert!(server.asked().is_empty(), "{args:?}");
+    }
+}
+
 #[test]
 fn offline_a_model_that_is_not_there_is_refused_with_a_way_out() {
     let home = empty_dir("offline");

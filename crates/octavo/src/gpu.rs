@@ -5,7 +5,7 @@ use crate::llm::LoadError;
 use crate::load::{Job, Loaded, Loading};
 use crate::options::{KvBackend, Options, Room};
 use octavo_backend::{Backend, BackendError, PageLayout, WeightFormat};
-use octavo_cuda::{Cuda, FIRST_WITH_FP8};
+use octavo_cuda::{Cuda, FIRST_WITH_FP8, OpenError};
 use octavo_engine::ModelRunner;
 use octavo_model::Model;
 use octavo_types::{Bytes, KvDtype};
@@ -23,9 +23,8 @@ pub(crate) fn load(
         cache: job.options.kernel_cache.clone(),
         ..octavo_cuda::Options::default()
     };
-    let cuda = Cuda::open(number, options)
-        .map_err(|error| DeviceError::NotOpened { why: error.to_string(), has_device: error.has_device() })?;
-    check(job.options)?;
+    let cuda = Cuda::open(number, options).map_err(not_opened)?;
+    check_options(job.options)?;
     let capability = cuda.capability();
     let (options, note) = options_for(job.options, capability);
     let (_, spec) = options.geometry(job.config)?;
@@ -33,8 +32,18 @@ pub(crate) fn load(
     put(cuda, Job { options: &options, ..job }, note, Cuda::free_memory, progress)
 }
 
+/// What is refused with this GPU whatever the model.
+pub(crate) fn check(number: usize, options: &Options) -> Result<(), DeviceError> {
+    Cuda::find(number).map_err(not_opened)?;
+    check_options(options)
+}
+
+fn not_opened(error: OpenError) -> DeviceError {
+    DeviceError::NotOpened { why: error.to_string(), has_device: error.has_device() }
+}
+
 /// What the kernels are not for.
-fn check(options: &Options) -> Result<(), DeviceError> {
+fn check_options(options: &Options) -> Result<(), DeviceError> {
     if options.weights != WeightFormat::AsStored {
         return Err(DeviceError::ConvertedWeights);
     }
@@ -144,12 +153,12 @@ mod tests {
 
     #[test]
     fn what_the_kernels_are_not_for_is_refused_with_what_to_do() {
-        let refused = |options| check(&options).unwrap_err().to_string();
+        let refused = |options| check_options(&options).unwrap_err().to_string();
         let base = Options::default;
         assert!(refused(Options { weights: WeightFormat::Int8, ..base() }).contains("--weights stored"));
         let pages = |size| Options { page_size: PageSize::new(size).unwrap(), ..base() };
         assert!(refused(pages(8)).contains("--page-size 16 or 32"));
-        assert!([16, 32].into_iter().all(|size| check(&pages(size)).is_ok()));
-        assert!(check(&Options { kv_backend: KvBackend::Contiguous, ..pages(8) }).is_ok());
+        assert!([16, 32].into_iter().all(|size| check_options(&pages(size)).is_ok()));
+        assert!(check_options(&Options { kv_backend: KvBackend::Contiguous, ..pages(8) }).is_ok());
     }
 }

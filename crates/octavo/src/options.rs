@@ -1,5 +1,6 @@
 use crate::Source;
 use crate::device::Device;
+use crate::gpu;
 use crate::llm::LoadError;
 use octavo_backend::WeightFormat;
 use octavo_engine::{Batching, EngineConfig};
@@ -130,6 +131,15 @@ pub(crate) struct Resolved {
 }
 
 impl Options {
+    /// Refuses what no model runs with here: a GPU that was asked for by its number and is not there, or cannot be used like
+    /// this. Loading refuses the same; this is for who has to get the model first.
+    pub fn check(&self) -> Result<(), LoadError> {
+        match self.device {
+            Device::Cuda(number) => Ok(gpu::check(number, self)?),
+            Device::Auto | Device::Cpu => Ok(()),
+        }
+    }
+
     /// The longest a sequence may be, and the geometry of the cache.
     pub(crate) fn geometry(&self, config: &ModelConfig) -> Result<(Tokens, KvSpec), LoadError> {
         let most = config.max_positions();

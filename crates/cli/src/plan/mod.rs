@@ -5,7 +5,7 @@ mod claims;
 mod geometry;
 mod words;
 
-use crate::model_args::{Dtype, parse_size};
+use crate::model_args::{Dtype, parse_memory};
 use crate::report::{Report, Sink, Table};
 use anyhow::{Result, bail};
 use capacity::{Plan, Precision};
@@ -28,7 +28,7 @@ pub(crate) struct Command {
     #[command(flatten)]
     geometry: GeometryArgs,
     /// Memory for keys and values, such as 512MB or 4GB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4GB")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "4GB")]
     kv_memory: u64,
     /// Lengths to plan for [default: 256, 512 and so on, up to the longest]
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]

@@ -3,7 +3,7 @@
 mod likelihood;
 mod recall;
 
-use crate::model_args::{Dtype, Weights, source};
+use crate::model_args::{Dtype, Weights, parse_threads, source};
 use crate::plan::grouped;
 use crate::report::{Goal, Report, Sink, Table};
 use anyhow::{Context, Result, bail, ensure};
@@ -34,7 +34,7 @@ pub(crate) struct Command {
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Threads to compute with [default: one a core]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
     /// How weights are kept
     #[arg(long, value_enum, default_value = "stored")]
@@ -98,13 +98,14 @@ struct Measured {
 
 pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let sink = Sink::open(command.json.as_deref())?;
+    let text = command.read_text()?;
+    let asked = command.recall.as_deref().map(recall::read).transpose()?;
     let source = source(command.model.as_deref(), hub, Files::All)?;
     let most = source.config()?.max_positions();
     if command.window > most.0 {
         bail!("windows of {} do not fit a model made for {most}: lower --window", Tokens(command.window));
     }
-    let text = command.read_text()?;
-    let questions = command.questions(&source)?;
+    let questions = command.questions(asked, &source)?;
     let options = Options {
         source,
         threads: command.threads,
@@ -127,9 +128,10 @@ impl Command {
         }
     }
 
-    fn questions(&self, source: &Source) -> Result<Vec<Question>> {
-        let mut questions = match (&self.recall, source.recall()) {
-            (Some(path), _) => recall::read(path)?,
+    /// Those that were asked for, or the model's own.
+    fn questions(&self, asked: Option<Vec<Question>>, source: &Source) -> Result<Vec<Question>> {
+        let mut questions = match (asked, source.recall()) {
+            (Some(asked), _) => asked,
             (None, Some(own)) => recall::parse(own, "the built-in conversations")?,
             (None, None) => Vec::new(),
         };

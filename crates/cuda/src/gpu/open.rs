@@ -62,16 +62,21 @@ impl Cuda {
         let Options { deterministic, cache, graphs } = options;
         Ok(Self::on(Arc::new(Gpu::open(ordinal, cache)?), deterministic, graphs))
     }
-}
 
-impl Gpu {
-    pub(super) fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Self, OpenError> {
+    /// Whether there is a device to open, and what is needed for it. Nothing is opened yet.
+    pub fn find(ordinal: usize) -> Result<(), OpenError> {
         check_driver()?;
         let count = CudaContext::device_count()? as usize;
         if ordinal >= count {
             return Err(OpenError::NoDevice { ordinal, count });
         }
-        check_libraries()?;
+        check_libraries()
+    }
+}
+
+impl Gpu {
+    pub(super) fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Self, OpenError> {
+        Cuda::find(ordinal)?;
         let context = CudaContext::new(ordinal)?;
         let name = context.name()?;
         let (major, minor) = context.compute_capability()?;
