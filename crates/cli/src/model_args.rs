@@ -8,6 +8,7 @@ use octavo::{
 };
 use octavo_cpu::Pool;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,7 +165,10 @@ impl ModelArgs {
 pub(crate) fn source(model: Option<&Path>, hub: &Hub, files: Files) -> Result<Source> {
     let Some(model) = model else { return Ok(Source::BuiltIn) };
     let mut shown = crate::progress::Downloads::default();
-    Ok(Source::named(model, hub, files, &mut |at| shown.update(at))?)
+    Ok(Source::named(model, hub, files, &mut |at| {
+        shown.update(at);
+        ControlFlow::Continue(())
+    })?)
 }
 
 /// No more than can be used.

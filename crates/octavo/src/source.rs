@@ -3,6 +3,7 @@ use crate::hub::{Download, Files, Hub, HubName};
 use crate::llm::LoadError;
 use octavo_model::{GenerationConfig, ModelConfig, Weights};
 use octavo_text::{ChatTemplate, TemplateError, Tokenizer, TokenizerConfig};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Where a model comes from.
@@ -30,12 +31,12 @@ pub(crate) struct Parts {
 
 impl Source {
     /// What a user calls a model: a path that exists is a directory; `org/name` or `org/name@revision` is found in
-    /// the hub's cache or, with what `files` says is wanted, downloaded into it.
+    /// the hub's cache or, with what `files` says is wanted, downloaded into it as long as `progress` says so.
     pub fn named(
         model: &Path,
         hub: &Hub,
         files: Files,
-        progress: &mut dyn FnMut(Download<'_>),
+        progress: &mut dyn FnMut(Download<'_>) -> ControlFlow<()>,
     ) -> Result<Self, LoadError> {
         let name = model.to_str().and_then(|text| text.parse::<HubName>().ok());
         match name {

@@ -5,6 +5,7 @@ mod hub_server;
 use hub_server::{COMMIT, Fault, HubServer, empty_dir, fixture};
 use octavo::{Files, Hub, HubError, HubName, LoadError, ModelConfig, Source};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const REPO: &str = "tiny/llama";
@@ -34,8 +35,10 @@ fn served(test: &str, model: &str) -> (HubServer, Hub, PathBuf) {
     (server, hub, cache)
 }
 
+const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
+
 fn fetch(hub: &Hub) -> Result<PathBuf, HubError> {
-    hub.fetch(&name(), Files::All, &mut |_| {})
+    hub.fetch(&name(), Files::All, &mut |_| GO_ON)
 }
 
 fn blobs(cache: &Path) -> PathBuf {
@@ -63,12 +66,12 @@ fn a_model_in_the_cache_is_found_by_name_revision_and_commit_without_a_network()
     lay_out(&cache, "refs/pr/1", &BTreeMap::new());
     let hub = Hub::new(cache).offline();
     for text in [REPO.into(), format!("{REPO}@refs/pr/1"), format!("{REPO}@{COMMIT}")] {
-        let source = Source::named(Path::new(&text), &hub, Files::All, &mut |_| {}).unwrap();
+        let source = Source::named(Path::new(&text), &hub, Files::All, &mut |_| GO_ON).unwrap();
         assert_eq!(source, Source::Hub { name: text.parse().unwrap(), dir: snapshot.clone() });
         assert_eq!(source.name(), text);
         source.config().unwrap();
     }
-    let error = hub.fetch(&format!("{REPO}@v2").parse().unwrap(), Files::All, &mut |_| {}).unwrap_err();
+    let error = hub.fetch(&format!("{REPO}@v2").parse().unwrap(), Files::All, &mut |_| GO_ON).unwrap_err();
     assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
 }
 
@@ -89,7 +92,7 @@ fn a_path_that_exists_is_a_directory_and_what_is_no_name_is_no_model() {
     let hub = Hub::new(empty_dir("paths")).offline();
     let here = Path::new("src/hub");
     assert!(here.is_dir(), "tests run in the crate's directory");
-    let named = |path: &Path| Source::named(path, &hub, Files::Config, &mut |_| {});
+    let named = |path: &Path| Source::named(path, &hub, Files::Config, &mut |_| GO_ON);
     assert_eq!(named(here).unwrap(), Source::Directory(here.into()));
     let error = named(Path::new("no/such/model")).unwrap().config().unwrap_err();
     assert!(matches!(error, LoadError::NoDirectory(_)), "{error}");
@@ -103,6 +106,7 @@ fn a_model_is_downloaded_with_what_loading_needs_and_nothing_else() {
     let dir = hub
         .fetch(&name(), Files::All, &mut |at| {
             seen.insert(at.file.to_owned(), (at.bytes_done, at.bytes_total));
+            GO_ON
         })
         .unwrap();
     let shard = |i: usize| format!("model-0000{i}-of-00004.safetensors");
@@ -125,7 +129,7 @@ fn a_model_is_downloaded_with_what_loading_needs_and_nothing_else() {
 #[test]
 fn for_its_geometry_only_the_configuration_is_downloaded() {
     let (server, hub, _) = served("geometry", "qwen3-gqa");
-    let dir = hub.fetch(&name(), Files::Config, &mut |_| {}).unwrap();
+    let dir = hub.fetch(&name(), Files::Config, &mut |_| GO_ON).unwrap();
     assert_eq!(server.files_asked(), ["config.json"]);
     ModelConfig::from_dir(&dir).unwrap();
     assert_eq!(hub.find(&name(), Files::All), None, "that is not the whole model");
@@ -173,6 +177,27 @@ fn a_download_that_stopped_is_no_model_and_goes_on_the_next_time() {
     let stored = server.asked().into_iter().filter(|asked| asked.path.starts_with("/stored/"));
     let from: Vec<_> = stored.filter_map(|asked| asked.from).collect();
     assert_eq!(from, [250_000], "the rest alone");
+    assert!(
+        std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
+    );
+}
+
+#[test]
+fn a_download_that_is_broken_off_ends_at_once_and_goes_on_the_next_time() {
+    let (server, hub, _) = served("broken-off", "qwen3-gqa");
+    let mut told = 0;
+    let error = hub.fetch(&name(), Files::All, &mut |at| {
+        let is_enough = at.file == "model.safetensors" && at.bytes_done > 200_000;
+        told += usize::from(is_enough);
+        if is_enough { ControlFlow::Break(()) } else { GO_ON }
+    });
+    let error = error.unwrap_err();
+    assert!(matches!(&error, HubError::BrokenOff { file } if file == "model.safetensors"), "{error}");
+    assert_eq!(told, 1);
+    server.asked();
+    let dir = fetch(&hub).unwrap();
+    let stored = server.asked().into_iter().filter(|asked| asked.path.starts_with("/stored/"));
+    assert!(stored.filter_map(|asked| asked.from).all(|from| from > 200_000), "the rest alone");
     assert!(
         std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
     );
@@ -312,7 +337,7 @@ fn every_refusal_says_what_to_do() {
         assert!(error.to_string().contains(help) && error.to_string().contains(REPO), "{status}: {error}");
     }
     server.fail(Fault::Nothing);
-    let error = hub.fetch(&"other/model".parse().unwrap(), Files::All, &mut |_| {}).unwrap_err();
+    let error = hub.fetch(&"other/model".parse().unwrap(), Files::All, &mut |_| GO_ON).unwrap_err();
     assert!(matches!(error, HubError::NotFound { .. }), "{error}");
     // A port that nobody listens on.
     let error = fetch(&hub.with_endpoint("http://127.0.0.1:9")).unwrap_err();
@@ -323,7 +348,7 @@ fn every_refusal_says_what_to_do() {
 #[test]
 fn the_token_is_sent_if_there_is_one() {
     let (server, hub, _) = served("token", "qwen3-gqa");
-    hub.fetch(&name(), Files::Config, &mut |_| {}).unwrap();
+    hub.fetch(&name(), Files::Config, &mut |_| GO_ON).unwrap();
     assert!(server.asked().iter().all(|asked| asked.authorization.is_none()));
     fetch(&hub.with_token("hf_mine")).unwrap();
     let asked = server.asked();

@@ -4,6 +4,7 @@ mod hub_server;
 
 use hub_server::{COMMIT, Fault, HubServer, empty_dir, fixture};
 use octavo::{Files, Hub};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const REPO: &str = "tiny/llama";
@@ -17,7 +18,7 @@ fn served(test: &str) -> (HubServer, Hub, PathBuf) {
 }
 
 fn fetch(hub: &Hub) -> Result<PathBuf, String> {
-    let fetched = hub.fetch(&REPO.parse().unwrap(), Files::All, &mut |_| {});
+    let fetched = hub.fetch(&REPO.parse().unwrap(), Files::All, &mut |_| ControlFlow::Continue(()));
     fetched.map_err(|error| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
         format!("{error}{}", source.unwrap_or_default())

@@ -1,17 +1,19 @@
 //! A model on a thread of its own.
 
-use crate::errors::{runtime, value};
+use crate::errors::{runtime, said, value};
 use crate::options;
 use crate::stats;
 use octavo::{
     Answer, ChatInput, EngineHandle, Files, Hub, Llm, LlmError, LoadError, Loading, Message, NoAnswer,
-    RequestId, Source, Texts,
+    Options, RequestId, Source, Texts,
 };
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +22,8 @@ use std::time::Duration;
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 /// The same, of an engine that is about to end.
 const BLINK: Duration = Duration::from_millis(5);
+/// What the main thread of a program usually has.
+const STACK: usize = 8 << 20;
 
 /// Below `octavo.LLM`. The engine's thread never touches Python.
 #[pyclass(frozen, module = "octavo._octavo")]
@@ -76,30 +80,8 @@ impl Engine {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let hub = Hub::from_vars(|name| std::env::var_os(name));
-        let mut told = Told { progress, error: None };
-        let source = match model {
-            None => Source::BuiltIn,
-            Some(model) => py
-                .detach(|| {
-                    Source::named(&model, &hub, Files::All, &mut |at| {
-                        told.tell(at.file, at.bytes_done, at.bytes_total);
-                    })
-                })
-                .map_err(load_error)?,
-        };
-        let options = options.options(source, &hub)?;
-        let llm = py
-            .detach(|| {
-                Llm::load(&options, &mut |at| match at {
-                    Loading::Weights(at) => told.tell("weights", at.bytes_done, at.bytes_total),
-                    Loading::WarmUp { done, total } => told.tell("steps", done as u64, total as u64),
-                    Loading::Commit { done, total } => told.tell("pages", done as u64, total as u64),
-                })
-            })
-            .map_err(load_error)?;
-        if let Some(error) = told.error {
-            return Err(error);
-        }
+        let options = options.options(&hub)?;
+        let llm = load(py, model, hub, options, progress.as_ref())?;
         let notes = llm.notes().to_vec();
         let serving = llm.serve();
         Ok(Self {
@@ -218,36 +200,77 @@ impl Engine {
     }
 }
 
-/// Tells Python how far something has come; what it raises is kept for later.
-struct Told {
-    progress: Option<Py<PyAny>>,
-    error: Option<PyErr>,
-}
+/// What is loaded, how much of it is done, and how much there is.
+type At = (String, u64, u64);
 
-impl Told {
-    fn tell(&mut self, what: &str, done: u64, total: u64) {
-        let Some(progress) = &self.progress else { return };
-        if self.error.is_none() {
-            let told = Python::attach(|py| {
+/// Loads on a thread of its own, so that Ctrl-C is heard whatever that waits for. Once nobody listens any more, a download
+/// ends, and what else was begun is done and dropped.
+fn load(
+    py: Python<'_>,
+    model: Option<PathBuf>,
+    hub: Hub,
+    options: Options,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Llm> {
+    let (sender, mut told) = channel();
+    let loading = std::thread::Builder::new()
+        .name("octavo-loader".into())
+        .stack_size(STACK)
+        .spawn(move || load_and_tell(model, &hub, options, &sender))?;
+    loop {
+        match py.detach(|| next(&mut told)) {
+            Ok(at) => {
                 py.check_signals()?;
-                progress.call1(py, (what, done, total)).map(drop)
-            });
-            self.error = told.err();
+                progress.map(|progress| progress.call1(py, at)).transpose()?;
+            }
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
+    let loaded = py.detach(|| loading.join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    loaded.map_err(load_error)
+}
+
+/// A receiver is for one thread at a time.
+fn next(told: &mut Receiver<At>) -> Result<At, RecvTimeoutError> {
+    told.recv_timeout(GLANCE)
+}
+
+fn load_and_tell(
+    model: Option<PathBuf>,
+    hub: &Hub,
+    options: Options,
+    told: &Sender<At>,
+) -> Result<Llm, LoadError> {
+    let tell = |what: &str, done, total| match told.send((what.to_owned(), done, total)) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    let source = match model {
+        None => Source::BuiltIn,
+        Some(model) => {
+            Source::named(&model, hub, Files::All, &mut |at| tell(at.file, at.bytes_done, at.bytes_total))?
+        }
+    };
+    Llm::load(&Options { source, ..options }, &mut |at| {
+        let _ = match at {
+            Loading::Weights(at) => tell("weights", at.bytes_done, at.bytes_total),
+            Loading::WarmUp { done, total } => tell("steps", done as u64, total as u64),
+            Loading::Commit { done, total } => tell("pages", done as u64, total as u64),
+        };
+    })
 }
 
 fn load_error(error: LoadError) -> PyErr {
+    let said = said(&error);
     match error {
-        LoadError::NoDirectory(_) => PyFileNotFoundError::new_err(error.to_string()),
-        LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => {
-            PyMemoryError::new_err(error.to_string())
-        }
+        LoadError::NoDirectory(_) => PyFileNotFoundError::new_err(said),
+        LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => PyMemoryError::new_err(said),
         LoadError::MaxLen { .. }
         | LoadError::TooManyPages { .. }
         | LoadError::TooManyThreads(_)
         | LoadError::Engine(_)
-        | LoadError::Spec(_) => value(error),
-        _ => runtime(error),
+        | LoadError::Spec(_) => value(said),
+        _ => runtime(said),
     }
 }

@@ -2,9 +2,7 @@
 
 use crate::dtype;
 use crate::errors::value;
-use octavo::{
-    Batching, Bytes, Hub, KvBackend, KvMemory, Options, PageSize, Pages, Source, Tokens, WeightFormat,
-};
+use octavo::{Batching, Bytes, Hub, KvBackend, KvMemory, Options, PageSize, Pages, Tokens, WeightFormat};
 use pyo3::prelude::*;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -40,7 +38,8 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    pub(crate) fn options(self, source: Source, hub: &Hub) -> PyResult<Options> {
+    /// Of the built-in model.
+    pub(crate) fn options(self, hub: &Hub) -> PyResult<Options> {
         let base = Options::default();
         let at_least_one = |name: &str| value(format!("{name} must be at least 1"));
         let threads = self.threads.map(|n| NonZeroUsize::new(n).ok_or_else(|| at_least_one("threads")));
@@ -48,7 +47,7 @@ impl Raw {
             return Err(at_least_one("kv_window"));
         }
         Ok(Options {
-            source,
+            source: base.source,
             device: self.device.parse().map_err(value)?,
             deterministic: self.deterministic,
             kernel_cache: hub.user_caches().map(Path::to_owned),

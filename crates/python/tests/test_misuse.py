@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -227,6 +228,45 @@ BEGIN = """
         except BaseException as error:
             print("raised", type(error).__name__, flush=True)
 """
+
+
+@pytest.fixture
+def silent_hub():
+    """The address of a hub that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_ctrl_c_ends_a_download_that_does_not_begin(silent_hub, tmp_path):
+    code, out, err = run(f"""
+    import os, signal, threading, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(HF_ENDPOINT={silent_hub!r}, HF_HOME={str(tmp_path)!r})
+    import octavo
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begun = time.monotonic()
+    try:
+        octavo.LLM("some/model")
+    except KeyboardInterrupt:
+        print(time.monotonic() - begun < 3)
+""")
+    assert (code, out) == (0, "True\n"), (code, out, err)
+
+
+def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(RuntimeError, match="check the network.*Connection refused"):
+        LLM("some/model")
+
+
+def test_options_are_checked_before_anything_is_downloaded(silent_hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", silent_hub)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="policy"):
+        LLM("some/model", policy="fifo")
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_generates():

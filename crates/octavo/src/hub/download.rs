@@ -10,6 +10,7 @@ use super::patience::Patience;
 use super::transfer::Transfer;
 use super::{Download, Files, Hub, HubError, HubName, cache};
 use octavo_model::weight_files;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "config.json";
@@ -24,7 +25,7 @@ pub(super) struct Downloader<'a> {
     name: &'a HubName,
     repo: PathBuf,
     client: Client,
-    progress: &'a mut dyn FnMut(Download<'_>),
+    progress: &'a mut dyn FnMut(Download<'_>) -> ControlFlow<()>,
 }
 
 impl<'a> Downloader<'a> {
@@ -32,7 +33,7 @@ impl<'a> Downloader<'a> {
         hub: &'a Hub,
         cache: &Path,
         name: &'a HubName,
-        progress: &'a mut dyn FnMut(Download<'_>),
+        progress: &'a mut dyn FnMut(Download<'_>) -> ControlFlow<()>,
     ) -> Result<Self, HubError> {
         let cache = std::path::absolute(cache).map_err(HubError::cache(cache))?;
         Ok(Self { name, repo: cache::repo(&cache, name), client: Client::new(hub, name)?, progress })

@@ -47,6 +47,8 @@ pub enum HubError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the download of {file} was broken off")]
+    BrokenOff { file: String },
     #[error("{file} has {got} bytes instead of {want}: it was removed, run the same command again")]
     Size { file: String, got: u64, want: u64 },
     #[error(

@@ -16,6 +16,7 @@ pub use name::{HubName, NameError};
 
 use std::ffi::OsString;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const ENDPOINT: &str = "https://huggingface.co";
@@ -109,7 +110,8 @@ impl Hub {
         cache::has(&snapshot, files).then_some(snapshot)
     }
 
-    /// The directory of a model; what is missing is downloaded. A download that stopped goes on where it stopped.
+    /// The directory of a model; what is missing is downloaded, as long as `progress` says so. A download that stopped
+    /// goes on where it stopped.
     ///
     /// A model that is whole needs no network. One that another program left parts out of, such as a chat template,
     /// is completed if the hub can be reached, and taken as it is otherwise.
@@ -117,7 +119,7 @@ impl Hub {
         &self,
         name: &HubName,
         files: Files,
-        progress: &mut dyn FnMut(Download<'_>),
+        progress: &mut dyn FnMut(Download<'_>) -> ControlFlow<()>,
     ) -> Result<PathBuf, HubError> {
         let cache = self.cache.as_deref().ok_or_else(|| HubError::NoCache { name: name.clone() })?;
         if let Some(dir) = self.find(name, files) {

@@ -7,13 +7,14 @@ use super::patience::Patience;
 use super::{Download, HubError};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 
 pub(super) struct Transfer<'a> {
     pub(super) client: &'a Client,
     pub(super) commit: &'a str,
     pub(super) file: &'a str,
     pub(super) blob: &'a Blob,
-    pub(super) progress: &'a mut dyn FnMut(Download<'_>),
+    pub(super) progress: &'a mut dyn FnMut(Download<'_>) -> ControlFlow<()>,
 }
 
 /// Why a connection did not bring the rest.
@@ -105,7 +106,10 @@ impl Transfer<'_> {
             }
             part.write_all(&buffer[..bytes])
                 .map_err(|error| Stop::Error(HubError::cache(&self.blob.part())(error)))?;
-            (self.progress)(Download { file: self.file, bytes_done: done, bytes_total: total });
+            let at = Download { file: self.file, bytes_done: done, bytes_total: total };
+            if (self.progress)(at).is_break() {
+                return Err(Stop::Error(HubError::BrokenOff { file: self.file.into() }));
+            }
         }
     }
 
