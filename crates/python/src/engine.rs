@@ -143,8 +143,13 @@ impl Engine {
         })
     }
 
-    fn decode(&self, tokens: Vec<u32>) -> PyResult<String> {
-        self.texts.decode(&tokens).map_err(value)
+    fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
+        // A model may generate tokens that its tokenizer knows nothing of, and the other way round.
+        let known = self.texts.tokenizer().vocab_size().max(self.texts.config().vocab());
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= known) {
+            return Err(value(format!("there is no token {token}: the vocabulary has {known}")));
+        }
+        py.detach(|| self.texts.decode(&tokens)).map_err(value)
     }
 
     /// Tokens to special text too, for people who look at single ones.

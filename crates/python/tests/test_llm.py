@@ -1,6 +1,7 @@
 """The engine behind one class."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import octavo
@@ -438,6 +440,81 @@ def test_params_that_cannot_work_are_refused_before_anything_begins(llm, params,
     with pytest.raises(ValueError, match=words):
         llm.generate(["The Vec type is"] * 2, [FEW, SamplingParams(**params)])
     assert llm.stats()["steps"] == steps
+
+
+@pytest.mark.parametrize("prompt", [5, None, 1.5, b"text", {1: 2}, ["text"], [[5]], [1.5], np.array(5), np.array([1.5])])
+def test_what_is_no_prompt_is_said_to_be_none(llm, prompt):
+    for use in (llm.stream, lambda prompt, params: llm.generate([prompt], params)):
+        if prompt == 5 and use is not llm.stream:
+            continue  # a list of one token
+        with pytest.raises(TypeError, match="a prompt is a text or a list of tokens"):
+            use(prompt, FEW)
+
+
+def test_arrays_of_tokens_are_prompts_and_come_back_as_numbers(llm):
+    tokens = llm.encode("The Vec type is")
+    one = llm.generate(np.array(tokens), FEW)[0]
+    both = llm.generate(np.array([tokens, tokens], dtype=np.uint16), FEW)
+    assert [output.token_ids for output in both] == [one.token_ids] * 2
+    assert json.loads(json.dumps(dataclasses.asdict(one)))["prompt_token_ids"] == tokens
+    assert llm.decode(np.array(tokens)) == "The Vec type is"
+
+
+@pytest.mark.parametrize("wrong", ["greedy", {"temperature": 0.0}, 5, [None], [{"temperature": 0.0}]])
+def test_what_is_no_params_is_said_to_be_none(llm, wrong):
+    for use in (llm.generate, llm.stream):
+        with pytest.raises(TypeError, match="params is a SamplingParams"):
+            use("The Vec type is", wrong)
+
+
+@pytest.mark.parametrize(
+    "params, words",
+    [
+        (dict(stop=None), "stop is a text or a list"),
+        (dict(stop=[5]), "stop: "),
+        (dict(logit_bias=[(5, 1.0)]), "logit_bias is a dict"),
+        (dict(stop_token_ids=5), "stop_token_ids is a list"),
+        (dict(choices="yes"), "choices is a list of texts"),
+    ],
+)
+def test_params_of_other_types_are_named(llm, params, words):
+    with pytest.raises(TypeError, match=words):
+        llm.generate("The Vec type is", SamplingParams(**params))
+
+
+HELLO = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    "arguments, kind, words",
+    [
+        (dict(messages=None), TypeError, "messages is a list of messages"),
+        (dict(messages=HELLO), TypeError, "messages is a list of messages"),
+        (dict(messages=["hello"]), TypeError, "messages is a list of messages, .*: one is str"),
+        (dict(messages=[]), ValueError, "at least one message"),
+        (dict(messages=[{"role": "user", "content": 5}]), ValueError, "content is a text or a list"),
+        (dict(messages=[{"role": "user", "content": b"hello"}]), TypeError, "messages: .*bytes"),
+        (dict(messages=[{"role": "user", "content": "\ud800"}]), ValueError, "surrogates"),
+        (dict(messages=[HELLO], tools="search"), TypeError, "tools is a list of dicts"),
+        (dict(messages=[HELLO], tools=[None]), TypeError, "tools is a list of dicts"),
+        (dict(messages=[HELLO], template="thinking"), TypeError, "template is a dict"),
+        (dict(messages=[HELLO], template={"bias": float("nan")}), ValueError, "template: "),
+    ],
+)
+def test_what_is_no_conversation_is_said_to_be_none(llm, arguments, kind, words):
+    with pytest.raises(kind, match=words):
+        llm.chat(**arguments)
+
+
+def test_tokens_that_are_none_have_no_text(llm):
+    for wrong in (-1, 2**40, 2**31, 10**6):
+        with pytest.raises(ValueError, match=f"there is no token {wrong}"):
+            llm.decode([5, wrong])
+    for wrong in (5, "text", [1.5]):
+        with pytest.raises(TypeError, match="tokens is a list of tokens"):
+            llm.decode(wrong)
+    with pytest.raises(ValueError, match="there is no token -1"):
+        llm.generate([[5, -1]], FEW)
 
 
 def test_prompts_that_cannot_work_are_refused(llm):

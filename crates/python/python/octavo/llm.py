@@ -13,17 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
+from operator import index
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._octavo import Engine, Run
 from .outputs import RequestOutput, checked
-from .sampling import SamplingParams
+from .sampling import SamplingParams, items
 from .streams import AsyncStream, Doorbell, Stream, _Requests, wait
 
 __all__ = ["LLM", "EngineOptions"]
 
-Prompt = str | Sequence[int]
+Tokens = Sequence[int] | NDArray[np.integer[Any]]
+Prompt = str | Tokens
 Messages = Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int, int], object]
 """Called with the requests that have ended, all requests, and the tokens generated so far."""
@@ -139,7 +144,7 @@ class LLM:
         `params` is one for all or one for each. Once `cancel.is_set()`, what has not ended ends as it is. Ctrl-C, and
         whatever `progress` raises, ends everything and leaves nothing behind.
         """
-        requests = self._start(prompts, params)
+        requests = self._start(_listed(prompts), params)
         total = requests.run.progress()[0]
         try:
             while requests.run.next(_GLANCE, False) is not None:
@@ -191,7 +196,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """As `generate`, for asyncio. Cancelling the task cancels the requests."""
         bell = self._bell()
-        requests = self._start(prompts, params, bell)
+        requests = self._start(_listed(prompts), params, bell)
         total = requests.run.progress()[0]
         try:
             while await wait(requests.run, bell, detail=False) is not None:
@@ -234,9 +239,9 @@ class LLM:
         """The tokens of a prompt."""
         return self._engine.encode(text)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens."""
-        return self._engine.decode(list(tokens))
+    def decode(self, tokens: Tokens) -> str:
+        """The text of some tokens, without special ones."""
+        return self._engine.decode(_token_ids("tokens is a list of tokens", tokens))
 
     def encode_chat(
         self,
@@ -246,12 +251,15 @@ class LLM:
         template: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The tokens of a conversation, up to where the model's answer begins."""
-        if isinstance(messages, (str, Mapping)):
-            raise TypeError("messages is a list of messages, each with `role` and `content`")
+        listed = _dicts("messages is a list of messages, each a dict with `role` and `content`", messages)
+        if not listed:
+            raise ValueError("messages is empty: a conversation has at least one message")
+        if template is not None and not isinstance(template, Mapping):
+            raise TypeError(f"template is a dict of variables, not {type(template).__name__}")
         return self._engine.encode_chat(
-            json.dumps(list(messages)),
-            None if tools is None else json.dumps(list(tools)),
-            None if template is None else json.dumps(template),
+            _json("messages", listed),
+            None if tools is None else _json("tools", _dicts("tools is a list of dicts", tools)),
+            None if template is None else _json("template", dict(template)),
         )
 
     def stats(self) -> dict[str, Any]:
@@ -309,16 +317,18 @@ class LLM:
 
     def _start(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         bell: Doorbell | None = None,
     ) -> _Requests:
-        listed = _listed(prompts)
-        tokens = [self.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in listed]
-        wanted = _one_each(params, len(listed))
+        tokens = [
+            self.encode(prompt) if isinstance(prompt, str) else _token_ids(_A_PROMPT, prompt)
+            for prompt in prompts
+        ]
+        wanted = _one_each(params, len(prompts))
         with _named_fields():
             run = Run(self._engine, tokens, wanted, None if bell is None else bell.waker)
-        return _Requests(run, [prompt if isinstance(prompt, str) else None for prompt in listed], tokens)
+        return _Requests(run, [prompt if isinstance(prompt, str) else None for prompt in prompts], tokens)
 
     def _bell(self) -> Doorbell:
         loop = asyncio.get_running_loop()
@@ -354,20 +364,52 @@ def _named_fields() -> Iterator[None]:
         field, cause = re.search(r"field Raw\.(\w+)", str(error)), error.__cause__
         if field is None or cause is None:
             raise
-        kind = ValueError if isinstance(cause, OverflowError) else TypeError
-        raise kind(f"{field[1]}: {cause}") from None
+        if isinstance(cause, OverflowError):
+            raise ValueError(f"{field[1]}: the number is too small or too large") from None
+        raise TypeError(f"{field[1]}: {cause}") from None
+
+
+_A_PROMPT = "a prompt is a text or a list of tokens (chat() takes messages)"
 
 
 def _listed(prompts: Any) -> list[Any]:
     """One prompt is a list of one."""
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, Mapping):
-        raise TypeError("a prompt is a text or a list of tokens: chat() takes messages")
-    listed = list(prompts)
+    listed = items(_A_PROMPT, prompts)
     if listed and all(isinstance(token, Integral) for token in listed):
         return [listed]
     return listed
+
+
+def _token_ids(what: str, tokens: Any) -> list[int]:
+    """As plain numbers, whatever they were before."""
+    listed = items(what, tokens)
+    try:
+        ids = [index(token) for token in listed]
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+    for token in ids:
+        if not 0 <= token < 2**32:
+            raise ValueError(f"there is no token {token}")
+    return ids
+
+
+def _dicts(what: str, value: Any) -> list[dict[str, Any]]:
+    listed = items(what, value)
+    for item in listed:
+        if not isinstance(item, Mapping):
+            raise TypeError(f"{what}: one is {type(item).__name__}")
+    return [dict(item) for item in listed]
+
+
+def _json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
@@ -375,7 +417,11 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: i
         return [SamplingParams()] * count
     if isinstance(params, SamplingParams):
         return [params] * count
-    wanted = list(params)
+    what = "params is a SamplingParams, or one for each prompt"
+    wanted = items(what, params)
+    for other in wanted:
+        if not isinstance(other, SamplingParams):
+            raise TypeError(f"{what}, not {type(other).__name__}")
     if len(wanted) != count:
         raise ValueError(f"{len(wanted)} params for {count} prompts: give one, or one for each")
     return wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +27,13 @@ class SamplingParams:
     min_p: float | None = None
     """Only those at least this fraction as likely as the likeliest."""
     repetition_penalty: float | None = None
+    """Above 1, what was there before is less likely, the prompt included."""
     presence_penalty: float = 0.0
+    """Taken from the logits of tokens that were generated before."""
     frequency_penalty: float = 0.0
+    """The same, as many times as they were."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these tokens."""
     seed: int = 0
     """The same seed gives the same text, whatever else runs."""
     logprobs: int | None = None
@@ -37,13 +41,17 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """The same for the prompt's own tokens; computes the whole prompt."""
     max_tokens: int = 128
+    """The most tokens of the text."""
     min_tokens: int = 0
+    """Before these, neither a token nor a text ends it."""
     stop: str | Sequence[str] = ()
     """Text that ends the text."""
     include_stop: bool = False
     """Whether the text keeps it."""
     stop_token_ids: Sequence[int] = ()
+    """Tokens that end the text, beside the model's own."""
     ignore_eos: bool = False
+    """The model's own do not."""
     n: int = 1
     """Continuations of each prompt."""
     best_of: int | None = None
@@ -64,12 +72,21 @@ class SamplingParams:
     """Fails if it has not ended after so many seconds."""
 
     def __post_init__(self) -> None:
-        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        self.stop = [self.stop] if isinstance(self.stop, str) else items("stop is a text or a list of texts", self.stop)
+        if not isinstance(self.logit_bias, Mapping):
+            raise TypeError(f"logit_bias is a dict of tokens and numbers, not {type(self.logit_bias).__name__}")
         self.logit_bias = dict(self.logit_bias)
-        self.stop_token_ids = list(self.stop_token_ids)
+        self.stop_token_ids = items("stop_token_ids is a list of tokens", self.stop_token_ids)
         if self.json_schema is not None and not isinstance(self.json_schema, str):
             self.json_schema = json.dumps(self.json_schema)
-        if isinstance(self.choices, str):
-            raise TypeError("choices is a list of texts, not one text")
         if self.choices is not None:
-            self.choices = list(self.choices)
+            self.choices = items("choices is a list of texts", self.choices)
+
+
+def items(what: str, value: Any) -> list[Any]:
+    """What is in a list or an array."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+        raise TypeError(f"{what}, not {type(value).__name__}")
+    return list(value)

@@ -17,7 +17,7 @@ pub struct Message {
 
 /// What a message says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "content is a text or a list of parts of the type `text`")]
 pub enum Content {
     Text(String),
     Parts(Vec<Part>),
