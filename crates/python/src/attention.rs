@@ -2,7 +2,7 @@
 
 use crate::arena::{Arena, SharedArena};
 use crate::errors::value;
-use crate::ints::{Ints, same_length, tokens};
+use crate::ints::{Ints, positive, same_length, tokens};
 use numpy::{IntoPyArray, PyArray3, PyReadonlyArray2, PyReadonlyArray3, ndarray};
 use octavo_backend::{AttentionSpec, Heads, Rows, Span, TableView};
 use octavo_cpu::{Buf, Cpu, Level, Pool};
@@ -29,14 +29,12 @@ pub(crate) fn attention<'py>(
     context_lens: Ints,
     query_lens: Ints,
     scale: f32,
-    window: Option<u32>,
+    window: Option<i64>,
 ) -> PyResult<Bound<'py, PyArray3<f32>>> {
     let arena = &arena.get().0;
     let (rows, q, dim) = query.as_array().dim();
     let heads = heads(arena, q, dim)?;
-    if window == Some(0) {
-        return Err(value("window is 0: it must be at least 1"));
-    }
+    let window = window.map(|window| positive("window", window)).transpose()?;
     let spec = AttentionSpec { heads, scale, window, layer: arena.check_layer(layer)? };
     let parts = parts(arena, &tables, &context_lens, &query_lens, rows)?;
     let query = query.as_slice().map_err(|_| value("query must be contiguous"))?;

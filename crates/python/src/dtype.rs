@@ -1,5 +1,6 @@
 //! Names of precisions, those of NumPy and torch among them.
 
+use crate::ints::positive;
 use octavo_types::KvDtype;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -19,7 +20,7 @@ pub(crate) fn parse(name: &str) -> PyResult<KvDtype> {
 
 /// The one name that a precision has here, and the bytes of a row of `head_dim` numbers, parameters included.
 #[pyfunction]
-pub(crate) fn dtype_name(name: &str, head_dim: u32) -> PyResult<(&'static str, u64)> {
+pub(crate) fn dtype_name(name: &str, head_dim: i64) -> PyResult<(&'static str, u64)> {
     let dtype = parse(name)?;
-    Ok((dtype.name(), dtype.vector_bytes(head_dim)))
+    Ok((dtype.name(), dtype.vector_bytes(positive("head_dim", head_dim)?)))
 }

@@ -20,6 +20,10 @@ impl<'py> FromPyObject<'_, 'py> for Ints {
             return Ok(Self(array.as_array().iter().copied().map(i64::from).collect()));
         }
         if let Ok(array) = object.cast::<PyUntypedArray>() {
+            // NumPy takes an empty list for floating point.
+            if array.shape() == [0] {
+                return Ok(Self(Vec::new()));
+            }
             return Err(PyTypeError::new_err(format!(
                 "an array of {} with {} axes is no list of whole numbers: give one axis of int64 or int32",
                 array.dtype(),
@@ -32,9 +36,11 @@ impl<'py> FromPyObject<'_, 'py> for Ints {
 
 /// A count or position.
 pub(crate) fn tokens(name: &str, n: i64) -> PyResult<Tokens> {
-    u32::try_from(n)
-        .map(Tokens)
-        .map_err(|_| value(format!("{name} is {n}: it must be between 0 and {}", u32::MAX)))
+    count(name, n).map(Tokens)
+}
+
+pub(crate) fn count(name: &str, n: i64) -> PyResult<u32> {
+    u32::try_from(n).map_err(|_| value(format!("{name} is {n}: it must be between 0 and {}", u32::MAX)))
 }
 
 pub(crate) fn same_length(what: [(&str, usize); 2]) -> PyResult<()> {

@@ -2,7 +2,7 @@
 
 use crate::arena::{self, Arena, SharedArena};
 use crate::errors::{self, runtime, value};
-use crate::ints::{Ints, positive, same_length, tokens};
+use crate::ints::{Ints, count, positive, same_length, tokens};
 use crate::manager::padded;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3, PyReadonlyArray3};
 use octavo_kv::{
@@ -37,7 +37,7 @@ pub(crate) struct Prefixes {
 /// Tokens found, of these copied, and why there are no more.
 type Found = (u32, u32, String);
 /// Sequences, first positions, and every token's slot, one sequence after another.
-type Scheduled<'py> = (Vec<u64>, Vec<u32>, Vec<u32>, Bound<'py, PyArray1<i32>>);
+type Scheduled<'py> = (Vec<i64>, Vec<u32>, Vec<u32>, Bound<'py, PyArray1<i32>>);
 
 impl State {
     fn tick(&mut self) {
@@ -103,23 +103,24 @@ impl Prefixes {
         head_dim: i64,
         dtype: &str,
         policy: &str,
-        reserve: u32,
-        sequence_limit: Option<u32>,
-        cached_limit: Option<u32>,
-        pin_quota: Option<u32>,
+        reserve: i64,
+        sequence_limit: Option<i64>,
+        cached_limit: Option<i64>,
+        pin_quota: Option<i64>,
     ) -> PyResult<Self> {
         let spec = arena::spec(block_size, num_layers, num_kv_heads, head_dim, dtype)?;
         let page_size = spec.page_size();
         let total = arena::blocks(num_blocks, page_size)?;
         let defaults =
             Settings::for_model(&spec, Bytes(u64::from(total.0).saturating_mul(spec.page_bytes().0)));
+        let pages = |name, n: Option<i64>| n.map(|n| count(name, n).map(Pages)).transpose();
         let settings = Settings {
             total,
             policy: policy.parse().map_err(value)?,
-            reserve: Pages(reserve),
-            sequence_limit: sequence_limit.map(Pages),
-            cached_limit: cached_limit.map(Pages),
-            pin_quota: pin_quota.map_or(defaults.pin_quota, Pages),
+            reserve: Pages(count("reserve", reserve)?),
+            sequence_limit: pages("sequence_limit", sequence_limit)?,
+            cached_limit: pages("cached_limit", cached_limit)?,
+            pin_quota: pages("pin_quota", pin_quota)?.unwrap_or(defaults.pin_quota),
             ..defaults
         };
         let arena = SharedArena::new(&spec, total)?;
@@ -156,20 +157,17 @@ impl Prefixes {
         })
     }
 
-    fn append(&self, py: Python<'_>, seq_id: u64, tokens: Ints) -> PyResult<()> {
+    fn append(&self, py: Python<'_>, seq_id: i64, tokens: Ints) -> PyResult<()> {
         let tokens = tokens.0.iter().map(token).collect::<PyResult<Vec<u32>>>()?;
-        let mut state = self.lock(py);
-        tokens
-            .into_iter()
-            .try_for_each(|token| state.cache.append(SeqId(seq_id), token))
-            .map_err(append_error)
+        let (seq, mut state) = (seq(seq_id)?, self.lock(py));
+        tokens.into_iter().try_for_each(|token| state.cache.append(seq, token)).map_err(append_error)
     }
 
     /// All sequences or none. A count of -1 stands for everything that is not computed yet.
     fn schedule<'py>(
         &self,
         py: Python<'py>,
-        seq_ids: Vec<u64>,
+        seq_ids: Vec<i64>,
         counts: Vec<i64>,
         running: bool,
     ) -> PyResult<Scheduled<'py>> {
@@ -203,17 +201,17 @@ impl Prefixes {
         self.end(py, KvCache::fail)
     }
 
-    fn fork(&self, py: Python<'_>, seq_id: u64) -> PyResult<u64> {
-        let child = self.lock(py).cache.fork(SeqId(seq_id));
+    fn fork(&self, py: Python<'_>, seq_id: i64) -> PyResult<u64> {
+        let child = self.lock(py).cache.fork(seq(seq_id)?);
         child.map(|child| child.0).map_err(|error| match error {
             ForkError::Unknown(error) => unknown(error),
             ForkError::InFlight(_) | ForkError::Share(_) => runtime(error),
         })
     }
 
-    fn free(&self, py: Python<'_>, seq_id: u64) -> PyResult<()> {
+    fn free(&self, py: Python<'_>, seq_id: i64) -> PyResult<()> {
         let mut state = self.lock(py);
-        state.cache.free(SeqId(seq_id)).map_err(|error| match error {
+        state.cache.free(seq(seq_id)?).map_err(|error| match error {
             ReleaseError::Unknown(error) => unknown(error),
             ReleaseError::InFlight(_) => runtime(error),
         })?;
@@ -223,9 +221,9 @@ impl Prefixes {
     }
 
     /// Known tokens, and how many of them are in the cache.
-    fn sequence(&self, py: Python<'_>, seq_id: u64) -> PyResult<(Vec<u32>, u32)> {
+    fn sequence(&self, py: Python<'_>, seq_id: i64) -> PyResult<(Vec<u32>, u32)> {
         let state = self.lock(py);
-        let sequence = state.cache.sequence(SeqId(seq_id)).map_err(unknown)?;
+        let sequence = state.cache.sequence(seq(seq_id)?).map_err(unknown)?;
         Ok((sequence.tokens().to_vec(), sequence.computed().0))
     }
 
@@ -235,10 +233,10 @@ impl Prefixes {
         ids
     }
 
-    fn tables<'py>(&self, py: Python<'py>, seq_ids: Vec<u64>) -> PyResult<Bound<'py, PyArray2<i32>>> {
+    fn tables<'py>(&self, py: Python<'py>, seq_ids: Vec<i64>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let state = self.lock(py);
-        let table = |id: &u64| {
-            let sequence = state.cache.sequence(SeqId(*id)).map_err(unknown)?;
+        let table = |id: &i64| {
+            let sequence = state.cache.sequence(seq(*id)?).map_err(unknown)?;
             Ok(sequence.table(GroupId(0)).pages().map(|page| page.0 as i32).collect())
         };
         let rows = seq_ids.iter().map(table).collect::<PyResult<Vec<Vec<i32>>>>()?;
@@ -248,7 +246,7 @@ impl Prefixes {
     fn slots<'py>(
         &self,
         py: Python<'py>,
-        seq_ids: Vec<u64>,
+        seq_ids: Vec<i64>,
         starts: Ints,
         counts: Ints,
     ) -> PyResult<Bound<'py, PyArray1<i32>>> {
@@ -258,7 +256,7 @@ impl Prefixes {
             let (state, mut slots) = (self.lock_detached(), Vec::new());
             for ((id, start), n) in seq_ids.iter().zip(&starts.0).zip(&counts.0) {
                 let (start, n) = (tokens("start_pos", *start)?, tokens("num_tokens", *n)?);
-                state.slots(SeqId(*id), start, n, &mut slots)?;
+                state.slots(seq(*id)?, start, n, &mut slots)?;
             }
             Ok::<_, PyErr>(slots)
         })?;
@@ -280,13 +278,13 @@ impl Prefixes {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        seq_id: u64,
+        seq_id: i64,
         layer: i64,
     ) -> PyResult<[Bound<'py, PyArray3<f32>>; 2]> {
         let layer = self.arena.check_layer(layer)?;
         let (pages, len) = {
             let state = self.lock(py);
-            let sequence = state.cache.sequence(SeqId(seq_id)).map_err(unknown)?;
+            let sequence = state.cache.sequence(seq(seq_id)?).map_err(unknown)?;
             (sequence.table(GroupId(0)).pages().collect::<Vec<_>>(), sequence.computed())
         };
         self.arena.load(py, layer, &pages, 0..len.0)
@@ -303,7 +301,8 @@ impl Prefixes {
         Ok((pin.0, tokens.0))
     }
 
-    fn unpin(&self, py: Python<'_>, pin: u64) -> PyResult<()> {
+    fn unpin(&self, py: Python<'_>, pin: i64) -> PyResult<()> {
+        let pin = u64::try_from(pin).map_err(|_| PyKeyError::new_err(format!("there is no pin {pin}")))?;
         self.lock(py).cache.unpin(PinId(pin)).map_err(|error| match error {
             PinError::Unknown(_) => PyKeyError::new_err(error.to_string()),
             PinError::NotCached | PinError::OverQuota { .. } => runtime(error),
@@ -337,8 +336,16 @@ impl Prefixes {
     }
 }
 
+/// Ids count up from 0.
+fn seq(id: i64) -> PyResult<SeqId> {
+    u64::try_from(id).map(SeqId).map_err(|_| {
+        PyKeyError::new_err(format!("there is no sequence {id}: it was freed or never admitted"))
+    })
+}
+
 fn token(token: &i64) -> PyResult<u32> {
-    u32::try_from(*token).map_err(|_| value(format!("{token} is no token: it must be 0 or more")))
+    u32::try_from(*token)
+        .map_err(|_| value(format!("{token} is no token: it must be between 0 and {}", u32::MAX)))
 }
 
 /// What a step computes: from where and how much of each sequence, and where all of it goes.
@@ -349,10 +356,10 @@ struct Planned {
     slots: Vec<i32>,
 }
 
-fn plan(state: &mut State, seq_ids: &[u64], counts: &[i64], claim: Claim) -> PyResult<Planned> {
+fn plan(state: &mut State, seq_ids: &[i64], counts: &[i64], claim: Claim) -> PyResult<Planned> {
     let mut planned = Planned::default();
     for (id, count) in seq_ids.iter().zip(counts) {
-        let seq = SeqId(*id);
+        let seq = seq(*id)?;
         let sequence = state.cache.sequence(seq).map_err(unknown)?;
         let left = sequence.prompt().len() - sequence.computed();
         let n = if *count == -1 { left } else { tokens("a count", *count)? };

@@ -13,7 +13,8 @@ import pytest
 
 from conftest import idle
 from octavo import LLM, SamplingParams
-from octavo.kv_cache import BlockAllocator, CacheConfig, KVCacheManager
+from octavo.attention import paged_attention
+from octavo.kv_cache import BlockAllocator, CacheConfig, KVCacheManager, PrefixCache
 
 LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
@@ -34,6 +35,35 @@ def test_a_dtype_that_no_cache_has_is_refused(wrong):
 def test_geometries_that_cannot_be_are_refused(small, field, value):
     with pytest.raises((ValueError, OverflowError)):
         KVCacheManager(small(**{field: value}))
+
+
+def test_settings_below_zero_are_named(small):
+    for name in ("reserve", "sequence_limit", "cached_limit", "pin_quota"):
+        for wrong in (-1, 2**32):
+            with pytest.raises(ValueError, match=f"{name} is {wrong}"):
+                PrefixCache(small(), **{name: wrong})
+    with pytest.raises(ValueError, match="head_dim is -1"):
+        small(head_dim=-1)
+    with pytest.raises(ValueError, match="window is -1"):
+        paged_attention(np.ones((1, 2, 4), dtype=np.float32), KVCacheManager(small()), [[0]], [1], window=-1)
+
+
+def test_sequences_and_pins_below_zero_are_not_there(small):
+    cache = PrefixCache(small())
+    one = [cache.fork, cache.free, cache.tokens, cache.schedule, cache.unpin, lambda seq: cache.append(seq, 5)]
+    uses = [*one, lambda seq: cache.block_tables([seq]), lambda seq: cache.get_slot_mappings([seq], [0], [1])]
+    for use in uses:
+        with pytest.raises(KeyError, match="there is no (sequence|pin) -1"):
+            use(-1)
+
+
+def test_an_empty_array_is_an_empty_list(small):
+    cache, none = KVCacheManager(small()), np.array([])
+    cache.allocate_sequences(none, none)
+    assert cache.free_sequences(none) == 0
+    assert cache.block_tables(none).shape == (0, 0)
+    assert cache.get_slot_mappings(none, none, none).shape == (0,)
+    cache.write(0, none, np.ones((0, 2, 4)), np.ones((0, 2, 4)))
 
 
 def test_memory_beyond_the_address_space_is_refused(small):
