@@ -92,11 +92,13 @@ impl BlockAllocator {
         Ok(Self(Source::Own(Blocks::new(blocks))))
     }
 
+    /// Blocks in all.
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> u32 {
         self.with(py, |blocks| blocks.total().0)
     }
 
+    /// Blocks that are free now.
     #[getter]
     fn num_free(&self, py: Python<'_>) -> u32 {
         self.with(py, |blocks| blocks.num_free().0)

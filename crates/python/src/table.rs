@@ -5,6 +5,7 @@ use crate::manager::Shared;
 use octavo_types::{PageId, SeqId};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maps logical blocks to physical blocks for a sequence.
@@ -96,6 +97,11 @@ impl BlockTable {
             pages.get(usize::try_from(index + from_end).ok()?).map(|page| page.0)
         })?
         .ok_or_else(|| PyIndexError::new_err("block table index out of range"))
+    }
+
+    /// Over the blocks as they are now.
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyList::new(py, self.table(py)?)?.try_iter()
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

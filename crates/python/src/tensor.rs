@@ -100,6 +100,7 @@ impl CacheTensor {
 
 #[pymethods]
 impl CacheTensor {
+    /// The length of each axis.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
@@ -111,6 +112,7 @@ impl CacheTensor {
         PyTuple::new(py, self.strides.iter().map(|stride| stride * self.element.bytes()))
     }
 
+    /// The name of its precision; uint8 where that is quantised.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.element.name()

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pathlib
 
 import pytest
@@ -36,5 +37,6 @@ def test_every_public_name_is_documented():
             assert thing.__doc__, f"{name}.{public}"
             methods = vars(thing).items() if isinstance(thing, type) else ()
             for method, value in methods:
-                if not method.startswith("_") and callable(value):
+                named = callable(value) or inspect.isdatadescriptor(value)
+                if not method.startswith("_") and named:
                     assert value.__doc__, f"{name}.{public}.{method}"

@@ -10,6 +10,20 @@ import pytest
 from octavo.kv_cache import KVCacheManager
 
 
+def test_a_table_is_a_row_of_blocks(small):
+    cache = KVCacheManager(small())
+    table = cache.allocate_sequence(0, 40)
+    assert list(table) == table.table == [table[i] for i in range(3)]
+    seen = []
+    for block in table:
+        cache.extend_sequence(0, 16)
+        seen.append(block)
+    assert seen == table.table[:3] and len(table) == 6
+    cache.free_sequence(0)
+    with pytest.raises(RuntimeError, match="freed"):
+        list(table)
+
+
 def test_a_table_follows_its_sequence_and_ends_with_it(small):
     cache = KVCacheManager(small())
     table = cache.allocate_sequence(3, 10)

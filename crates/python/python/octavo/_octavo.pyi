@@ -1,6 +1,6 @@
 """The native half. Nothing here is for use outside of this package, except what `octavo.kv_cache` names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final, overload
 
 import numpy as np
@@ -107,6 +107,7 @@ class BlockTable:
     def as_tensor(self, device: str = "cuda") -> Any: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
 
 @final
 class Manager:

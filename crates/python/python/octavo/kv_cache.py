@@ -359,7 +359,7 @@ class PrefixCache(_Memory):
         self._cache.append(seq_id, [int(tokens)] if isinstance(tokens, (int, np.integer)) else _token_list(tokens))
 
     def schedule(
-        self, seq_ids: int | Sequence[int], num_tokens: int | Sequence[int] | None = None, *, running: bool = False
+        self, seq_ids: int | Ints, num_tokens: int | Ints | None = None, *, running: bool = False
     ) -> Step:
         """Takes the blocks that the next tokens need, for all sequences or for none, and copies what is shared and
         would be written to. Without `num_tokens`: everything that is not computed yet.
@@ -438,11 +438,11 @@ class PrefixCache(_Memory):
         """The ids of the sequences there are."""
         return self._cache.ids()
 
-    def block_tables(self, seq_ids: Sequence[int]) -> Any:
+    def block_tables(self, seq_ids: Ints) -> Any:
         """The tables of many sequences as one array of int32, a row each, padded with -1."""
         return _torch.like(self._cache.tables(list(seq_ids)), self.config.dtype)
 
-    def get_slot_mappings(self, seq_ids: Sequence[int], start_pos: Ints, num_tokens: Ints) -> Any:
+    def get_slot_mappings(self, seq_ids: Ints, start_pos: Ints, num_tokens: Ints) -> Any:
         """The slots of every sequence, one after another, in one array of int32."""
         slots = self._cache.slots(list(seq_ids), _ints(start_pos), _ints(num_tokens))
         return _torch.like(slots, self.config.dtype)

@@ -60,6 +60,7 @@ class EngineOptions:
     kv_dtype: str = "float16"
     """float32, float16, bfloat16, fp8 or int8."""
     page_size: int = 16
+    """Tokens of a page."""
     kv_window: int | None = None
     """No layer looks further back than this."""
     kv_memory: int | None = None
@@ -75,6 +76,7 @@ class EngineOptions:
     policy: str = "lru"
     """Which cached pages go when room is needed: lru, priority or adaptive."""
     prefix_cache: bool = True
+    """Whether what prompts begin with alike is computed once and shared."""
     max_len: int | None = None
     """The most tokens of a prompt and what follows it; what the model was made for unless given."""
     max_batch: int = 64
