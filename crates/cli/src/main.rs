@@ -108,7 +108,7 @@ fn command(mut argv: Vec<OsString>) -> Result<Command> {
         let layered = parser.find_subcommand(name).expect("it was given");
         let added = settings::from_file(path, &parser, layered, given)?;
         // Where options may be: not after a `--`.
-        let at = argv.iter().position(|arg| arg == name).map_or(argv.len(), |at| at + 1);
+        let at = argv.iter().skip(1).position(|arg| arg == name).map_or(argv.len(), |at| at + 2);
         argv.splice(at..at, added);
         file = Some(path.display().to_string());
     }

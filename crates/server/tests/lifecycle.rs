@@ -5,7 +5,7 @@ mod support;
 use octavo::{KvMemory, Options, Pages, Tokens};
 use octavo_server::{ServeError, ServerOptions};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::{Answer, TestServer, engine_options};
@@ -202,21 +202,6 @@ fn a_server_told_to_stop_waits_for_no_body() {
     assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("shutting_down")));
     server.join();
     assert!(begun.elapsed() < Duration::from_secs(20), "as long as requests may take to end");
-}
-
-#[test]
-fn who_comes_when_a_server_flushes_its_last_answers_is_refused() {
-    let mut server = TestServer::start();
-    let mut slow = server.connect();
-    // It holds up the end for as long as clients have to take their answers.
-    slow.write_all(b"GET /health HTTP/1.1\r\nHo").unwrap();
-    server.get("/health");
-    server.signal();
-    let told = Instant::now();
-    while TcpStream::connect(server.address).is_ok() {
-        assert!(told.elapsed() < Duration::from_secs(3), "nobody takes this connection");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]
