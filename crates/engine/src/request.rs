@@ -45,6 +45,8 @@ pub struct Request {
     pub priority: i32,
     /// Fails if it has not ended after so long.
     pub time_limit: Option<Duration>,
+    /// How much of that had passed before it was sent.
+    pub waited: Duration,
 }
 
 impl Request {
@@ -64,6 +66,7 @@ impl Request {
             prompt_logprobs: None,
             priority: 0,
             time_limit: None,
+            waited: Duration::ZERO,
         }
     }
 }

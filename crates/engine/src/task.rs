@@ -113,7 +113,8 @@ impl Task {
     ) -> Self {
         let limit = request.time_limit.or(time_limit);
         let deadline = limit.map(|limit| {
-            Timestamp(arrival.0.saturating_add(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX)))
+            let left = limit.saturating_sub(request.waited);
+            Timestamp(arrival.0.saturating_add(u64::try_from(left.as_micros()).unwrap_or(u64::MAX)))
         });
         let mut params = request.sampling.clone();
         if request.best_of > request.choices {

@@ -138,6 +138,18 @@ fn a_request_that_is_over_its_time_fails_and_says_so() {
 }
 
 #[test]
+fn what_passed_before_a_request_was_sent_is_part_of_its_time() {
+    let mut bench = Bench::small(24, 4, 1);
+    let (time_limit, waited) = (Some(Duration::from_secs(5)), Duration::from_secs(3));
+    let late = bench.send(Request { time_limit, waited, ..Request::new(prompt(1, 5), 60) });
+    bench.run_steps(4);
+    bench.now += 2_000_000;
+    bench.run();
+    assert_eq!(bench.outputs(late).failure, Some(Failure::TimeLimit(Duration::from_secs(5))));
+    bench.assert_nothing_left();
+}
+
+#[test]
 fn the_engines_time_limit_is_for_requests_that_name_none() {
     let time_limit = Some(Duration::from_secs(5));
     let config = EngineConfig { time_limit, ..EngineConfig::new(4, Tokens(96)) };

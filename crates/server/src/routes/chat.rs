@@ -7,15 +7,15 @@ use crate::request_id::RequestId;
 use crate::state::App;
 use crate::wire::chat::ChatRequest;
 use crate::wire::error::ApiError;
-use crate::wire::options::Defaults;
+use crate::wire::options::{Defaults, Options};
 
 impl Generate for ChatRequest {
     fn parse(body: &[u8]) -> Result<Self, ApiError> {
         Self::parse(body)
     }
 
-    fn has_grammar(&self) -> bool {
-        self.options.grammar_field().is_some()
+    fn options(&self) -> &Options {
+        &self.options
     }
 
     fn start(self, app: &App, id: &RequestId, permit: Permit) -> Result<Started, ApiError> {

@@ -7,7 +7,7 @@ use crate::request_id::RequestId;
 use crate::state::App;
 use crate::wire::completion::{CompletionRequest, MAX_TOKENS};
 use crate::wire::error::ApiError;
-use crate::wire::options::Defaults;
+use crate::wire::options::{Defaults, Options};
 use crate::wire::prompt::{Prompt, Prompts, Room};
 
 impl Generate for CompletionRequest {
@@ -15,8 +15,8 @@ impl Generate for CompletionRequest {
         Self::parse(body)
     }
 
-    fn has_grammar(&self) -> bool {
-        self.options.grammar_field().is_some()
+    fn options(&self) -> &Options {
+        &self.options
     }
 
     fn start(self, app: &App, id: &RequestId, permit: Permit) -> Result<Started, ApiError> {

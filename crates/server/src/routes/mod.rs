@@ -19,14 +19,17 @@ use crate::request_id::RequestId;
 use crate::sse;
 use crate::state::{App, now};
 use crate::wire::error::ApiError;
-use crate::wire::options::StreamOptions;
+use crate::wire::options::{Options, StreamOptions};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use octavo::Failure;
 use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// A request in the engine, and how its answer is to be written.
 #[derive(Debug)]
@@ -53,12 +56,12 @@ impl Started {
 /// A request to generate, in one of OpenAI's two forms.
 pub(crate) trait Generate: Sized + Send + 'static {
     fn parse(body: &[u8]) -> Result<Self, ApiError>;
-    fn has_grammar(&self) -> bool;
+    fn options(&self) -> &Options;
     fn start(self, app: &App, id: &RequestId, permit: Permit) -> Result<Started, ApiError>;
 }
 
 /// Parses a request, starts it and answers. One that has a grammar compiled waits for those who do the same, and for
-/// nobody else; nobody else waits for it.
+/// nobody else; nobody else waits for it. At its time limit it is answered, though the compiler is not done with it.
 pub(crate) async fn generate<R: Generate>(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
@@ -70,7 +73,7 @@ pub(crate) async fn generate<R: Generate>(
         let request = R::parse(body.bytes())?;
         // Its room is for others from here on.
         drop(body);
-        if request.has_grammar() {
+        if request.options().grammar_field().is_some() {
             Ok(Err((request, id, permit)))
         } else {
             request.start(app, &id, permit).map(Ok)
@@ -79,10 +82,25 @@ pub(crate) async fn generate<R: Generate>(
     let started = match begun.await? {
         Ok(started) => started,
         Err((request, id, permit)) => {
-            app.work(Work::Grammar, move |app| request.start(app, &id, permit)).await?
+            let limit = request.options().time_limit();
+            let start = app.work(Work::Grammar, move |app| request.start(app, &id, permit));
+            within(limit, start).await?
         }
     };
     started.answer(&app).await
+}
+
+/// What `work` comes to, unless it takes longer than it may.
+async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    match limit {
+        None => work.await,
+        Some(limit) => {
+            timeout(limit, work).await.unwrap_or_else(|_| Err(Failure::TimeLimit(limit).into()))
+        }
+    }
 }
 
 fn head(app: &App, form: Form, id: &RequestId) -> Head {

@@ -117,4 +117,13 @@ mod tests {
         drop(places);
         answered(waiting).await;
     }
+
+    #[tokio::test]
+    async fn who_waits_to_have_a_grammar_compiled_is_answered_at_the_time_limit() {
+        let app = app();
+        let _places = all(async || app.limits.place(Work::Grammar).await).await;
+        let body = r#"{"prompt": "a", "max_tokens": 1, "guided_regex": "a", "time_limit_ms": 30}"#;
+        let late = post(&app, ("/v1/completions", body));
+        assert_eq!(timeout(Duration::from_secs(60), late).await.expect("an answer").unwrap(), 504);
+    }
 }

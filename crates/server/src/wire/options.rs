@@ -8,7 +8,7 @@ use octavo::{Constraint, Request, Scope, StopStrings, StopText, Texts, Tokens};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Everything about a request but its prompt, checked as far as that goes without a model.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub(crate) struct Options {
     grammar: Option<Named>,
     priority: i32,
     time_limit: Option<Duration>,
+    /// Since when that counts.
+    asked: Instant,
     scope: Scope,
 }
 
@@ -89,6 +91,7 @@ impl Options {
             grammar: grammar::take(fields)?,
             priority: fields.take("priority")?.unwrap_or(0),
             time_limit: time_limit(fields)?,
+            asked: Instant::now(),
             scope: scope(fields)?,
             stream: stream(fields)?,
         };
@@ -159,6 +162,7 @@ impl Options {
                 prompt_logprobs: defaults.prompt_logprobs,
                 priority: self.priority,
                 time_limit: self.time_limit,
+                waited: self.asked.elapsed(),
                 // A prompt that leaves no room is refused for that, not for asking for nothing.
                 ..Request::new(prompt, wanted.min(room.max(1)))
             }
@@ -169,6 +173,10 @@ impl Options {
     /// The field that asks for a grammar.
     pub(crate) fn grammar_field(&self) -> Option<&str> {
         self.grammar.as_ref().map(|grammar| grammar.name.as_str())
+    }
+
+    pub(crate) fn time_limit(&self) -> Option<Duration> {
+        self.time_limit
     }
 
     fn constraint(&self, texts: &Texts) -> Result<Option<Constraint>, ApiError> {
