@@ -1,6 +1,6 @@
 //! After a step has run: tokens are chosen, become text, and end what they end.
 
-use crate::constraint::{ConstraintError, Progress};
+use crate::constraint::{Constraint, ConstraintError, Progress};
 use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure, FinishReason, Finished, NewToken};
 use crate::queue::Waiting;
@@ -245,7 +245,8 @@ fn choose_token(
     let shared = task.shared.clone();
     let request = &shared.request;
     let token = sampled.token;
-    if request.stop_tokens.binary_search(&token).is_ok() {
+    let ends = |constraint: &Constraint| constraint.end_tokens().contains(&token);
+    if request.stop_tokens.binary_search(&token).is_ok() || task.constraint.as_ref().is_some_and(ends) {
         let end = End { reason: FinishReason::Stop, counts: false };
         return Ok(Chosen { sampled, text: String::new(), end: Some(end) });
     }
@@ -275,14 +276,21 @@ fn sample(task: &mut Task, logits: &mut [f32], known: Tokens) -> Result<Sampled,
     }
     let shared = task.shared.clone();
     let request = &shared.request;
-    // The model's distribution, if it is asked for and about to be lost.
-    let mut raw = None;
+    // What must not end the text yet, or not at all: not before nothing else is allowed.
+    let mut unwanted = Vec::new();
     if task.generated < request.min_tokens {
-        raw = task.sampler.params().logprobs.map(|top| (logits.to_vec(), top));
-        for &stop in request.stop_tokens.iter() {
-            if let Some(logit) = logits.get_mut(stop as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
+        unwanted.extend_from_slice(&request.stop_tokens);
+    }
+    if let Some(constraint) = &task.constraint {
+        let ends = constraint.end_tokens().iter();
+        unwanted.extend(ends.filter(|end| request.stop_tokens.binary_search(end).is_err()));
+    }
+    // The model's distribution, if it is asked for and about to be lost.
+    let raw = task.sampler.params().logprobs.filter(|_| !unwanted.is_empty());
+    let raw = raw.map(|top| (logits.to_vec(), top));
+    for stop in unwanted {
+        if let Some(logit) = logits.get_mut(stop as usize) {
+            *logit = f32::NEG_INFINITY;
         }
     }
     let mask: Option<&TokenMask> = match &mut task.constraint {

@@ -98,6 +98,59 @@ fn json_by_chance_follows_its_schema() {
     }
 }
 
+/// Whether a schema takes a text, in one way of cutting it into tokens.
+fn takes(schema: &Value, text: &str) -> bool {
+    let mut constraint = compiler().compile(&Grammar::JsonSchema(schema.clone())).unwrap();
+    let tokens = tokenizer().encode(text, Markup::Literal).unwrap();
+    tokens.iter().all(|token| constraint.accept(*token).is_ok()) && constraint.is_complete()
+}
+
+#[test]
+fn a_key_that_a_schema_names_is_written_in_one_way() {
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}, "b\n\"": {}}, "required": ["a"]});
+    assert!(takes(&schema, r#"{"a": 1, "b\n\"": 2, "c": "d"}"#));
+    // The last of two equal keys counts for most readers of JSON.
+    assert!(!takes(&schema, r#"{"a": 1, "a": "d"}"#));
+    assert!(!takes(&schema, r#"{"a": 1, "\u0061": "d"}"#));
+    let patterns = json!({"type": "object", "patternProperties": {"^a": {"type": "integer"}}});
+    assert!(takes(&patterns, r#"{"ab": 1, "b": "d"}"#));
+    assert!(!takes(&patterns, r#"{"\u0061b": "d"}"#));
+}
+
+#[test]
+fn bounds_hold_where_doubles_do_not() {
+    let integer = |key: &str, bound: Value| json!({"type": "integer", key: bound});
+    for (schema, within, beyond) in [
+        (integer("maximum", json!(i64::MAX)), "9223372036854774784", "9223372036854775808"),
+        (integer("maximum", json!(u64::MAX)), "9223372036854774784", "18446744073709551616"),
+        (integer("maximum", json!(1e300)), "9223372036854774784", "1".repeat(302).as_str()),
+        (integer("minimum", json!(i64::MIN)), "-9223372036854774784", "-9223372036854775809"),
+        (integer("maximum", json!((1i64 << 53) + 1)), "9007199254740992", "9007199254740994"),
+        (integer("minimum", json!(-(1i64 << 53) - 1)), "-9007199254740992", "-9007199254740994"),
+        (integer("exclusiveMaximum", json!(1i64 << 60)), "1152921504606846848", "1152921504606846976"),
+        (integer("exclusiveMinimum", json!(-(1i64 << 60))), "-1152921504606846848", "-1152921504606846976"),
+        (integer("exclusiveMaximum", json!(1e17)), "99999999999999984", "100000000000000000"),
+        (integer("minimum", json!(1i64 << 54)), "18014398509481984", "18014398509481983"),
+        (integer("exclusiveMaximum", json!(10)), "9", "10"),
+        (integer("exclusiveMinimum", json!(0)), "1", "0"),
+        (json!({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}), "0.25", "0"),
+        (json!({"type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 1.5}), "1.25", "1"),
+        (json!({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}), "-0.25", "-0"),
+        (json!({"type": "number", "minimum": -3.5, "exclusiveMaximum": -3}), "-3.25", "-3"),
+        (json!({"allOf": [{"type": "number", "exclusiveMinimum": 2}, {"maximum": 2.5}]}), "2.5", "2"),
+        (json!({"type": "number", "minimum": 0, "exclusiveMinimum": true, "maximum": 0.5}), "0.25", "0"),
+        (
+            json!({"type": "number", "exclusiveMaximum": i64::MAX}),
+            "9223372036854774000",
+            "9223372036854775807",
+        ),
+    ] {
+        assert!(takes(&schema, within), "{schema} {within}");
+        assert!(!takes(&schema, beyond), "{schema} {beyond}");
+    }
+}
+
 #[test]
 fn a_regular_expression_matches_the_whole_text() {
     let grammar = Grammar::Regex(r"[A-Z]{2}-\d{3}(\.[a-z]+)?".into());

@@ -168,9 +168,49 @@ fn keywords_that_are_not_supported_are_named() {
         let reason = reason(schema(keyword, value));
         assert!(reason.contains(keyword), "{keyword}: {reason}");
     }
+    let overlap = json!({"oneOf": [{"type": "string"}, {"type": ["string", "null"]}]});
+    assert!(reason(Grammar::JsonSchema(overlap)).contains("use anyOf"));
     // A client's own options cannot turn that off.
     let lenient = json!({"type": "object", "not": {}, "x-guidance": {"lenient": true}});
     assert!(reason(Grammar::JsonSchema(lenient)).contains("not"));
+}
+
+#[test]
+fn what_could_not_be_kept_to_the_letter_is_refused() {
+    let constant = |schema: Value| match refusal(Grammar::JsonSchema(schema)) {
+        GrammarError::Constant { constant } => constant,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(constant(json!({"const": (1i64 << 53) + 1})), "9007199254740993");
+    assert_eq!(constant(json!({"enum": [1, {"minimum": [-9007199254740993i64]}]})), "-9007199254740993");
+    assert_eq!(constant(json!({"properties": {"const": {"const": u64::MAX}}})), "18446744073709551615");
+    assert_eq!(constant(json!({"items": {"anyOf": [{"enum": [i64::MIN]}]}})), "-9223372036854775808");
+    assert_eq!(constant(json!({"type": "integer", "const": 1e25})), "1e+25");
+    assert_eq!(constant(json!({"const": "a\u{1}"})), "\"a\\u0001\"");
+    for schema in [
+        json!({"enum": [1i64 << 53, -(1i64 << 60), 10i64.pow(18), 0.1, 1e15, "\n\t\u{8}é"]}),
+        json!({"default": u64::MAX, "examples": [u64::MAX], "properties": {"enum": {}, "minimum": {}}}),
+    ] {
+        assert!(compiler().compile(&Grammar::JsonSchema(schema.clone())).is_ok(), "{schema}");
+    }
+    for (key, bound) in [("minimum", 1e19), ("exclusiveMinimum", 1e300), ("maximum", -1e19)] {
+        let schema = json!({"type": "integer", "minimum": -1e300, "maximum": 1e301, key: bound});
+        assert!(
+            matches!(refusal(Grammar::JsonSchema(schema)), GrammarError::Bound { key: k, .. } if k == key)
+        );
+    }
+}
+
+#[test]
+fn keys_without_a_name_count_once() {
+    let least = |least: u64, required: Value| {
+        let schema = json!({"type": "object", "minProperties": least, "required": required});
+        compiler().compile(&Grammar::JsonSchema(schema)).map(drop)
+    };
+    assert_eq!(least(2, json!([])), Err(GrammarError::KeysMayRepeat { least: 2, named: 0 }));
+    assert_eq!(least(3, json!(["a", "a"])), Err(GrammarError::KeysMayRepeat { least: 3, named: 1 }));
+    assert_eq!(least(1, json!([])), Ok(()));
+    assert_eq!(least(3, json!(["a", "b"])), Ok(()));
 }
 
 #[test]

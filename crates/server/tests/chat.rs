@@ -150,11 +150,37 @@ fn every_kind_of_grammar_is_kept_to() {
 }
 
 #[test]
+fn a_text_that_ignores_end_tokens_goes_on_as_long_as_its_grammar_lets_it() {
+    let ask = |regex: &str| {
+        let ends = json!({"0": 100, "2": 100});
+        let body = json!({"messages": question(), "temperature": 0, "max_tokens": 12, "guided_regex": regex,
+            "logit_bias": ends, "logprobs": true, "ignore_eos": true});
+        let answer = SERVER.ask(PATH, body);
+        let choice = &answer["choices"][0];
+        assert_eq!(
+            choice["logprobs"]["content"].as_array().unwrap().len() as u64,
+            answer["usage"]["completion_tokens"]
+        );
+        (
+            choice["finish_reason"].clone(),
+            answer["usage"]["completion_tokens"].as_u64().unwrap(),
+            content(&answer).to_owned(),
+        )
+    };
+    let (reason, tokens, _) = ask("[a-z ]+");
+    assert_eq!((reason, tokens), (json!("length"), 12));
+    let (reason, tokens, text) = ask("[a-z]{2,5}");
+    assert_eq!((reason, text.len()), (json!("stop"), 5), "{text}");
+    assert!(tokens <= 5, "{tokens}");
+}
+
+#[test]
 fn a_grammar_that_makes_no_sense_is_refused_by_name() {
     for (field, value, param) in [
         ("guided_regex", json!("[0-9"), "guided_regex"),
         ("guided_grammar", json!("start: undefined_rule"), "guided_grammar"),
         ("guided_json", json!({"type": "nonsense"}), "guided_json"),
+        ("guided_json", json!({"enum": [9_007_199_254_740_993u64]}), "guided_json"),
     ] {
         let mut body = json!({"messages": question(), "max_tokens": 5});
         body[field] = value;

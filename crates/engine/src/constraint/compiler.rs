@@ -26,7 +26,10 @@ pub enum CompilerError {
 
 /// Compiles grammars for one tokenizer. Cloning shares it; any thread may use it.
 #[derive(Clone)]
-pub struct GrammarCompiler(Arc<ParserFactory>);
+pub struct GrammarCompiler {
+    factory: Arc<ParserFactory>,
+    ends: Arc<[u32]>,
+}
 
 impl GrammarCompiler {
     /// Takes a fraction of a second for a large vocabulary. A text may end with any token of `eos`.
@@ -43,7 +46,7 @@ impl GrammarCompiler {
             .map_err(|error| CompilerError::Tokenizer { reason: readable(&error.to_string()) })?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Self(Arc::new(factory)))
+        Ok(Self { factory: Arc::new(factory), ends: eos.into() })
     }
 
     /// A constraint at the beginning of its text. Bounded in time and memory, but not for the engine thread: a large
@@ -63,8 +66,8 @@ impl GrammarCompiler {
     }
 
     fn build(&self, source: TopLevelGrammar) -> Result<Constraint, String> {
-        let parser = self.0.create_parser(source).map_err(|error| readable(&format!("{error:#}")))?;
-        let mut constraint = Constraint::new(Matcher::new(Ok(parser)));
+        let parser = self.factory.create_parser(source).map_err(|error| readable(&format!("{error:#}")))?;
+        let mut constraint = Constraint::new(Matcher::new(Ok(parser)), self.ends.clone());
         // The first mask costs the most: here rather than in a step. It also shows a grammar that allows nothing.
         constraint.mask().map_err(|error| error.to_string())?;
         Ok(constraint)
@@ -78,7 +81,7 @@ fn limits() -> ParserLimits {
 
 impl std::fmt::Debug for GrammarCompiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let vocab = self.0.tok_env().tok_trie().vocab_size();
+        let vocab = self.factory.tok_env().tok_trie().vocab_size();
         f.debug_struct("GrammarCompiler").field("vocab", &vocab).finish()
     }
 }

@@ -1,5 +1,6 @@
 //! What a request may ask of its text, and what of that is refused at once.
 
+use super::schema;
 use llguidance::JsonCompileOptions;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
@@ -58,6 +59,17 @@ pub enum GrammarError {
     EmptyChoice { index: usize },
     #[error("a JSON schema is an object or true")]
     NotASchema,
+    #[error(
+        "the JSON schema has the constant {constant}: integers beyond 2^53 and control characters cannot be written exactly"
+    )]
+    Constant { constant: String },
+    #[error("the JSON schema has {key}: {number}, which leaves only numbers beyond 64 bits")]
+    Bound { key: String, number: String },
+    #[error(
+        "the JSON schema has minProperties: {least} and requires {named} keys by name: the others could be one and the \
+         same; require more by name"
+    )]
+    KeysMayRepeat { least: u64, named: usize },
     #[error("the {kind} cannot be followed: {reason}")]
     Invalid { kind: &'static str, reason: String },
 }
@@ -119,8 +131,12 @@ fn json(schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
         Value::Object(_) => schema.clone(),
         _ => return Err(GrammarError::NotASchema),
     };
-    let options =
-        JsonCompileOptions { whitespace_pattern: Some(WHITESPACE.into()), ..JsonCompileOptions::default() };
+    schema::prepare(&mut schema)?;
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(WHITESPACE.into()),
+        json_allowed_escapes: Some(schema::ESCAPES.into()),
+        ..JsonCompileOptions::default()
+    };
     // Replaces a client's own options too, which could turn strictness off.
     options.apply_to(&mut schema);
     Ok(TopLevelGrammar::from_json_schema(schema))
@@ -189,6 +205,11 @@ fn unanchored(regex: &str) -> &str {
 pub(super) fn readable(error: &str) -> String {
     if error.starts_with("panic:") {
         return "the grammar compiler gave up on it".into();
+    }
+    if error.contains("oneOf constraints are not supported") {
+        // The compiler's own words offer an option that nobody has here.
+        return "oneOf needs options that exclude each other by type, by constants or by what they require; use anyOf"
+            .into();
     }
     let end =
         ["\n<state>", "\n<non-verbose/>", "<backtrace>"].iter().filter_map(|mark| error.find(mark)).min();

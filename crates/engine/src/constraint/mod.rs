@@ -7,6 +7,7 @@
 
 mod compiler;
 mod grammar;
+mod schema;
 mod vocab;
 
 pub use compiler::{CompilerError, GrammarCompiler};
@@ -15,6 +16,7 @@ pub use grammar::{Grammar, GrammarError};
 use crate::sampler::TokenMask;
 use llguidance::Matcher;
 use llguidance::api::StopReason;
+use std::sync::Arc;
 
 /// Where a text stands in its grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +47,43 @@ pub struct Constraint {
     mask: TokenMask,
     /// Whether `mask` is that of the current state.
     masked: bool,
+    /// Tokens that must follow, the next one last. Kept, because the compiler cuts all text that must follow into
+    /// tokens whenever it is asked for one of them.
+    ahead: Vec<u32>,
+    ends: Arc<[u32]>,
 }
 
 impl Constraint {
-    fn new(matcher: Matcher) -> Self {
-        Self { matcher, mask: TokenMask::default(), masked: false }
+    fn new(matcher: Matcher, ends: Arc<[u32]>) -> Self {
+        Self { matcher, mask: TokenMask::default(), masked: false, ahead: Vec::new(), ends }
+    }
+
+    /// The tokens that a text may end with, where it may end.
+    pub fn end_tokens(&self) -> &Arc<[u32]> {
+        &self.ends
     }
 
     /// The tokens that may come next: never none. Where the text must end, the end tokens. The same until a token is
     /// accepted, and computed once.
     pub fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
         if !self.masked {
-            let mask = self.matcher.compute_mask_or_eos().map_err(|error| Self::failure(&error))?;
-            self.mask.copy_from_words(mask.as_slice());
-            if self.mask.is_empty() {
-                return Err(ConstraintError::NothingAllowed);
+            if self.ahead.is_empty() && !self.matcher.is_stopped() {
+                self.ahead = self.matcher.compute_ff_tokens();
+                self.ahead.reverse();
+            }
+            match self.ahead.last() {
+                Some(&token) => self.mask.allow_only(token),
+                None => self.compute_mask()?,
             }
             self.masked = true;
         }
         Ok(&self.mask)
+    }
+
+    fn compute_mask(&mut self) -> Result<(), ConstraintError> {
+        let mask = self.matcher.compute_mask_or_eos().map_err(|error| Self::failure(&error))?;
+        self.mask.copy_from_words(mask.as_slice());
+        if self.mask.is_empty() { Err(ConstraintError::NothingAllowed) } else { Ok(()) }
     }
 
     /// Takes the next token of the text. A token that is not allowed changes nothing.
@@ -74,6 +94,7 @@ impl Constraint {
         // Once the text must end, the parser takes no more tokens, end tokens included.
         if !self.matcher.is_stopped() {
             self.matcher.consume_token(token).map_err(|error| Self::failure(&error))?;
+            self.ahead.pop();
             self.masked = false;
         }
         Ok(())
@@ -97,7 +118,10 @@ impl Constraint {
 
     /// Tokens that must follow, whatever the model says; often none. They have to be accepted like any others.
     pub fn forced(&mut self) -> Vec<u32> {
-        if self.matcher.is_stopped() { Vec::new() } else { self.matcher.compute_ff_tokens() }
+        match self.mask() {
+            Ok(_) => self.ahead.iter().rev().copied().collect(),
+            Err(_) => Vec::new(),
+        }
     }
 
     fn failure(error: &dyn std::fmt::Display) -> ConstraintError {

@@ -19,6 +19,12 @@ impl TokenMask {
         self.words.extend_from_slice(words);
     }
 
+    /// Allows this token and no other.
+    pub(crate) fn allow_only(&mut self, token: u32) {
+        self.words.clear();
+        self.allow(token);
+    }
+
     pub fn allows(&self, token: u32) -> bool {
         self.words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
