@@ -97,9 +97,7 @@ async fn within<T>(
 ) -> Result<T, ApiError> {
     match limit {
         None => work.await,
-        Some(limit) => {
-            timeout(limit, work).await.unwrap_or_else(|_| Err(Failure::TimeLimit(limit).into()))
-        }
+        Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(Failure::TimeLimit(limit).into())),
     }
 }
 
