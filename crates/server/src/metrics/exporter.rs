@@ -1,5 +1,8 @@
 //! Every metric's name on the wire, and nothing else but names.
 
+#[cfg(test)]
+mod tests;
+
 use super::http::Http;
 use super::text::Format;
 use super::write::Out;
