@@ -146,6 +146,7 @@ fn what_takes_too_long_is_ended_and_said_so() {
     body["time_limit_ms"] = 50.into();
     let late = server.post(PATH, &body);
     assert_eq!((late.status, &late.error()["code"]), (504, &json!("time_limit")));
+    assert_eq!(late.header("x-should-retry"), Some("false"));
     body["stream"] = true.into();
     let events = server.stream(PATH, body);
     let [.., error, done] = &events[..] else { panic!("{events:?}") };

@@ -2,7 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use octavo::{Failure, NoAnswer, SamplingError, SubmitError};
 use serde::Serialize;
@@ -23,6 +23,7 @@ pub(crate) struct ApiError {
 /// Texts of the client's own are cut to this, so that an error is never as long as the body it refuses.
 const LONGEST_MESSAGE: usize = 500;
 const LONGEST_PATH: usize = 200;
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
@@ -145,6 +146,10 @@ impl IntoResponse for ApiError {
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::GATEWAY_TIMEOUT {
+            // OpenAI's clients would send it again, to wait as long for nothing.
+            response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response.extensions_mut().insert(Refusal { code: self.code, why: self.message });
         response
