@@ -1,5 +1,6 @@
 //! How the engine schedules.
 
+use octavo_kv::Settings;
 use octavo_types::Tokens;
 use std::time::Duration;
 
@@ -58,7 +59,18 @@ impl EngineConfig {
         }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Whether an engine can be made like this over such a cache. Making one checks the same.
+    pub fn check(&self, settings: &Settings) -> Result<(), ConfigError> {
+        self.validate()?;
+        settings.validate()?;
+        let (len, total) = (self.max_len, settings.total);
+        if settings.least_pages(len) > total {
+            return Err(ConfigError::MaxLen { len, total, most: settings.longest(len) });
+        }
+        Ok(())
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
         let (least, most) = self.chunk;
         if self.max_batch == 0 {
             return Err(ConfigError::NoBatch);

@@ -97,16 +97,11 @@ impl Engine {
         runner: Box<dyn Runner>,
         tokenizer: Option<Tokenizer>,
     ) -> Result<Self, ConfigError> {
-        config.validate()?;
+        config.check(&settings)?;
         let freed = config.zero_freed.then(Freed::default);
         let cache = zeroing::cache(settings.clone(), freed.as_ref())?;
-        let (len, total) = (config.max_len, settings.total);
-        if settings.least_pages(len) > total {
-            let most = settings.longest(len);
-            return Err(ConfigError::MaxLen { len, total, most });
-        }
         let vocab = runner.vocab();
-        let intake = Intake::new(settings, len, config.max_batch, vocab, config.max_waiting);
+        let intake = Intake::new(settings, config.max_len, config.max_batch, vocab, config.max_waiting);
         Ok(Self {
             intake: Arc::new(intake),
             metrics: Arc::default(),

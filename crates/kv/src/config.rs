@@ -112,7 +112,8 @@ impl Settings {
         Tokens(fits as u32)
     }
 
-    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+    /// Whether a cache can be made of these. Making one checks the same.
+    pub fn validate(&self) -> Result<(), SettingsError> {
         let Self { total, reserve, pin_quota: quota, .. } = *self;
         if total == Pages::ZERO {
             return Err(SettingsError::NoPages { page_bytes: self.page_bytes });

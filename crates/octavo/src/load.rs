@@ -121,6 +121,22 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_that_is_too_small_is_refused_before_the_weights_are_loaded() {
+        let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
+        let refused = |options: &Options| {
+            let job = Job { options, config: &config, weights: &weights };
+            job.on_cpu(&mut |_| panic!("nothing is loaded")).err().expect("too small").to_string()
+        };
+        let kv_memory = crate::KvMemory::Bytes(octavo_types::Bytes(1000));
+        let none = refused(&Options { kv_memory, ..Options::default() });
+        assert!(none.contains("no page"), "{none}");
+        let (kv_memory, max_len) =
+            (crate::KvMemory::Pages(octavo_types::Pages(5)), Some(octavo_types::Tokens(4000)));
+        let few = refused(&Options { kv_memory, max_len, ..Options::default() });
+        assert!(few.contains("4000"), "{few}");
+    }
+
+    #[test]
     fn more_threads_than_can_be_used_are_refused() {
         let Parts { config, weights, .. } = Source::BuiltIn.open().unwrap();
         let options = Options { threads: std::num::NonZeroUsize::new(Pool::MOST + 1), ..Options::default() };

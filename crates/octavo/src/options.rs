@@ -193,6 +193,8 @@ impl Options {
             notes.push(format!("the KV cache holds {fits} of one sequence, so that is the longest it may be (the model was made for {max_len}): give it more memory for more"));
             engine.max_len = fits;
         }
+        // An engine would say the same, after the weights.
+        engine.check(&settings)?;
         Ok(Resolved { spec, settings, engine, notes })
     }
 
