@@ -82,7 +82,7 @@ fn eight_bits_take_half_of_sixteen_and_four_bytes_a_vector() {
 #[test]
 fn pages_hold_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
     let budget = (8u64 * 4096 * 114_688).to_string();
-    let args = ["--preset", "llama-3.2-3b", "--max-len", "4096", "--kv-memory", &budget];
+    let args = ["--preset", "llama-3.2-3b", "--max-model-len", "4096", "--kv-memory", &budget];
     let expected = [[256, 8, 128], [512, 8, 64], [1024, 8, 32], [2048, 8, 16], [4096, 8, 8]];
     assert_eq!(sequences(&PLAN.object(&args), "bf16"), expected);
     let table = PLAN.text(&[&args[..], &["--kv-dtype", "bf16"]].concat());

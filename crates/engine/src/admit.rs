@@ -91,8 +91,8 @@ impl Engine {
         true
     }
 
-    /// The share of new prompts. What there is can be had where nothing else runs, where a sequence takes a slot
-    /// whatever its length, and where nobody can ever need the rest.
+    /// The share of new prompts. What there is can be had where nothing else runs, and where nobody can ever need the rest,
+    /// as where a sequence takes a slot whatever its length.
     fn fits(&self, seq: SeqId, task: &Task, len: Tokens) -> bool {
         if self.running.is_empty() {
             return true;
@@ -100,8 +100,7 @@ impl Engine {
         let held = self.cache.sequence(seq).expect("just admitted").pages();
         let need = self.pages_for(len).saturating_sub(held);
         let room = self.room();
-        let by_slots = self.cache.settings().page_size.tokens() >= self.config.max_len;
-        let share = if by_slots { 1.0 } else { self.config.prompt_share };
+        let share = self.config.prompt_share;
         // A share such as 0.9 is a little less than that in binary: nine of ten pages are within it all the same.
         let within = f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON);
         let most = self.most_pages(seq, task).saturating_sub(held.0.into());

@@ -69,6 +69,13 @@ fn where_nothing_runs_a_prompt_may_take_every_page() {
     assert_eq!(bench.used(), 12);
     bench.run();
     bench.assert_right(id);
+    // Even if it may come to need more than there is, for a second choice.
+    let two = bench.send(Request { choices: 2, best_of: 2, ..Request::new(prompt(2, 44), 4) });
+    let next = bench.steps;
+    bench.run();
+    bench.assert_right(two);
+    assert_eq!(bench.began_in(two), next);
+    assert_eq!(bench.log.of(2)[0].rows, 44);
 }
 
 #[test]

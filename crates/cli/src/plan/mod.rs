@@ -35,7 +35,7 @@ pub(crate) struct Command {
     lengths: Vec<u32>,
     /// The longest sequence, which a contiguous cache reserves for each [default: what the model was made for, else
     /// 4096]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "max-model-len", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_len: Option<u32>,
     /// Tokens a page
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
