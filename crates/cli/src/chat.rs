@@ -131,7 +131,10 @@ impl Chat<'_> {
                 if !self.terminal {
                     return Err(error);
                 }
-                crate::log::say(format_args!("octavo: {} (/reset starts over)", crate::said(&error)));
+                crate::log::say(format_args!(
+                    "octavo: {} (/reset starts over)",
+                    octavo::said(error.as_ref())
+                ));
                 Ok(())
             }
         }

@@ -65,21 +65,10 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::log::say(format_args!("octavo: {}", said(&error)));
+            crate::log::say(format_args!("octavo: {}", octavo::said(error.as_ref())));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error and its causes, but for those that it has told itself.
-pub(crate) fn said(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
-        if !text.contains(&cause) {
-            text.push_str(if text.is_empty() { "" } else { ": " });
-            text.push_str(&cause);
-        }
-        text
-    })
 }
 
 /// A number below zero is a value, which is taken or refused as such, and no option.

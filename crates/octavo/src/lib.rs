@@ -20,6 +20,7 @@ mod llm;
 mod load;
 mod memory;
 mod options;
+mod said;
 mod source;
 mod texts;
 
@@ -43,5 +44,6 @@ pub use octavo_text::{
 };
 pub use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, SpecError, Tokens};
 pub use options::{KvBackend, KvMemory, Options};
+pub use said::said;
 pub use source::Source;
 pub use texts::Texts;

@@ -1,6 +1,6 @@
 //! A model on a thread of its own.
 
-use crate::errors::{runtime, said, value};
+use crate::errors::{runtime, value};
 use crate::options;
 use crate::stats;
 use octavo::{
@@ -267,7 +267,7 @@ fn load_and_tell(
 }
 
 fn load_error(error: LoadError) -> PyErr {
-    let said = said(&error);
+    let said = octavo::said(&error);
     match error {
         LoadError::NoDirectory(_) => PyFileNotFoundError::new_err(said),
         LoadError::Backend(octavo_backend::BackendError::OutOfMemory(_)) => PyMemoryError::new_err(said),

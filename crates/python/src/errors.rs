@@ -16,18 +16,6 @@ pub(crate) fn runtime(error: impl std::fmt::Display) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// An error and its causes, but for those that it has told itself.
-pub(crate) fn said(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).fold(String::new(), |mut text, cause| {
-        if !text.contains(&cause) {
-            text.push_str(if text.is_empty() { "" } else { ": " });
-            text.push_str(&cause);
-        }
-        text
-    })
-}
-
 pub(crate) fn no_sequence(seq: i64) -> PyErr {
     PyKeyError::new_err(format!("there is no sequence {seq}: it was freed or never allocated"))
 }

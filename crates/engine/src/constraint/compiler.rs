@@ -74,7 +74,8 @@ impl GrammarCompiler {
     }
 }
 
-/// The defaults allow a step about 20 ms at the very most. A lexer state takes 1 to 2 kB: at most 100 MB a request.
+/// The defaults allow a mask about 20 ms at the very most; text that must follow is bounded by the lexer's states. One takes
+/// 1 to 2 kB: at most 100 MB a request.
 fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 50_000, verbose_errors: false, ..ParserLimits::default() }
 }
