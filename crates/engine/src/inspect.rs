@@ -1,7 +1,7 @@
 //! Looking into a running engine, and its cache's pins.
 
 use crate::engine::Engine;
-use crate::report::{CacheReport, PageState, SequenceReport, TenantReport};
+use crate::report::{CacheReport, PageState, PinReport, SequenceReport, TenantReport, tenant_of};
 use octavo_kv::{PageUse, PinError, PinId, Prompt, Scope};
 use octavo_types::{PageId, Pages, Tokens};
 use std::collections::HashMap;
@@ -56,6 +56,17 @@ impl Engine {
         }
     }
 
+    /// All pins, the oldest first.
+    pub fn pins(&self) -> Vec<PinReport> {
+        let report = |pin: octavo_kv::Pin| PinReport {
+            id: pin.id,
+            tenant: tenant_of(pin.scope),
+            tokens: pin.tokens,
+            pages: pin.pages,
+        };
+        self.cache.pins().map(report).collect()
+    }
+
     // Whoever is told of a change below finds it in the metrics.
 
     pub fn pin(&mut self, prompt: &Prompt) -> Result<(PinId, Tokens), PinError> {
@@ -79,7 +90,6 @@ impl Engine {
 
 impl TenantReport {
     fn of(scope: Scope) -> Self {
-        let tenant = if scope == Scope::default() { String::new() } else { scope.to_string() };
-        Self { tenant, ..Self::default() }
+        Self { tenant: tenant_of(scope), ..Self::default() }
     }
 }

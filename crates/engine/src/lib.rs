@@ -47,7 +47,7 @@ pub use event::{Event, Failure, FinishReason, Finished, NewToken, Usage};
 pub use generate::{Flow, Output, Outputs};
 pub use intake::{Intake, Place};
 pub use metrics::{Counter, Finishes, Gauge, Histogram, Metrics};
-pub use report::{AuditReport, CacheReport, PageState, SequenceReport, TenantReport};
+pub use report::{AuditReport, CacheReport, PageState, PinReport, SequenceReport, TenantReport};
 pub use request::{Accepted, Request, RequestId, SubmitError};
 pub use runner::{Logits, ModelRunner, Runner};
 pub use sampler::{

@@ -1,7 +1,7 @@
 //! What the cache holds, for people who look at it.
 
 use crate::request::RequestId;
-use octavo_kv::Snapshot;
+use octavo_kv::{PinId, Scope, Snapshot};
 use octavo_types::{Pages, Timestamp, Tokens};
 
 /// What a page is there for.
@@ -40,6 +40,22 @@ pub struct TenantReport {
     pub pages: u64,
     /// Pages that nobody holds, kept for what they contain.
     pub cached: Pages,
+}
+
+/// What a pin keeps.
+#[derive(Clone, Debug)]
+pub struct PinReport {
+    pub id: PinId,
+    /// As in [`TenantReport`].
+    pub tenant: String,
+    pub tokens: Tokens,
+    /// Other pins and sequences may hold some of them, too.
+    pub pages: Pages,
+}
+
+/// What stands for the salt of a scope; nothing for none.
+pub(crate) fn tenant_of(scope: Scope) -> String {
+    if scope == Scope::default() { String::new() } else { scope.to_string() }
 }
 
 /// The cache at one moment, page by page and sequence by sequence.

@@ -5,7 +5,7 @@ use crate::engine::{Engine, Events};
 use crate::event::{Event, Failure};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
-use crate::report::{AuditReport, CacheReport};
+use crate::report::{AuditReport, CacheReport, PinReport};
 use crate::request::{Accepted, Request, RequestId, SubmitError};
 use octavo_kv::{PinError, PinId, Prompt};
 use octavo_types::{Pages, Timestamp, Tokens};
@@ -25,6 +25,7 @@ enum Command {
     Report(Reply<CacheReport>),
     Audit(Reply<AuditReport>),
     Pin(Prompt, Reply<Result<(PinId, Tokens), PinError>>),
+    Pins(Reply<Vec<PinReport>>),
     Unpin(PinId, Reply<Result<(), PinError>>),
     DropPrefixes(Reply<Pages>),
     /// Ends what runs, or cancels it at the deadline; then the thread ends.
@@ -118,6 +119,10 @@ impl EngineHandle {
     /// Keeps the cached pages of a prompt from eviction; says how many tokens that covers.
     pub fn pin(&self, prompt: Prompt) -> Answer<Result<(PinId, Tokens), PinError>> {
         self.ask(|reply| Command::Pin(prompt, reply))
+    }
+    /// All pins, the oldest first.
+    pub fn pins(&self) -> Answer<Vec<PinReport>> {
+        self.ask(Command::Pins)
     }
     pub fn unpin(&self, pin: PinId) -> Answer<Result<(), PinError>> {
         self.ask(|reply| Command::Unpin(pin, reply))
@@ -245,6 +250,7 @@ impl Service {
             Command::Report(reply) => reply.give(|| self.engine.report()),
             Command::Audit(reply) => reply.give(|| self.engine.audit()),
             Command::Pin(prompt, reply) => reply.give(|| self.engine.pin(&prompt)),
+            Command::Pins(reply) => reply.give(|| self.engine.pins()),
             Command::Unpin(pin, reply) => reply.give(|| self.engine.unpin(pin)),
             Command::DropPrefixes(reply) => reply.give(|| self.engine.drop_prefixes()),
             Command::Stop { deadline } => self.stop_by = Some(deadline),

@@ -59,7 +59,7 @@ pub use config::{Settings, SettingsError};
 pub use evict::{Adaptive, Class, Idle, Lru, Policy, PolicyKind, Priority, UnknownPolicy, Wanted};
 pub use hash::{PageKey, Prompt, Scope, TooLong};
 pub use page::{PageMut, PageRef};
-pub use pins::{PinError, PinId};
+pub use pins::{Pin, PinError, PinId};
 pub use plan::{Claim, CopyPage, ScheduleError, Span, Step};
 pub use pool::{AllocError, Pool, RefError, Scrub};
 pub use prefix::Stop;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use octavo_kv::{PinError, PinId, Settings};
+use octavo_kv::{Pin, PinError, PinId, Settings};
 use octavo_types::{Pages, Tokens};
 use support::{Simulation, range, small};
 
@@ -53,7 +53,11 @@ fn two_pins_on_a_page_count_it_once_and_both_must_go() {
     let (first, _) = sim.cache.pin(&sim.prompt(0, &range(0, 8))).unwrap();
     let (second, _) = sim.cache.pin(&sim.prompt(0, &range(0, 8))).unwrap();
     assert_eq!(sim.cache.snapshot().pinned, Pages(2));
+    let scope = sim.prompt(0, &range(0, 8)).scope();
+    let kept = |id| Pin { id, scope, tokens: Tokens(8), pages: Pages(2) };
+    assert!(sim.cache.pins().eq([kept(first), kept(second)]));
     sim.cache.unpin(first).unwrap();
+    assert!(sim.cache.pins().eq([kept(second)]));
     assert_eq!(sim.cache.evict(Pages(9)), Pages(0));
     sim.cache.unpin(second).unwrap();
     assert_eq!(sim.cache.evict(Pages(9)), Pages(2));

@@ -33,7 +33,7 @@ pub use octavo_engine::{
     Accepted, Answer, AuditReport, Batching, CacheReport, CompilerError, Constraint, ConstraintError,
     Counter, Engine, EngineConfig, EngineHandle, Event, Events, Failure, FinishReason, Finished, Finishes,
     Flow, Gauge, Grammar, GrammarError, Histogram, Intake, MAX_LOGPROBS, Metrics, NewToken, NoAnswer, Output,
-    Outputs, PageState, Request, RequestId, Sampler, SamplingError, SamplingParams, ScoreError,
+    Outputs, PageState, PinReport, Request, RequestId, Sampler, SamplingError, SamplingParams, ScoreError,
     SequenceReport, Sink, StepReport, SubmitError, TenantReport, Ticket, TokenLogprobs, Usage,
 };
 pub use octavo_kv::{Counters, PageCounts, PinError, PinId, PolicyKind, Prompt, Scope, Snapshot, Stop};

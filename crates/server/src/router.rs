@@ -29,7 +29,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/cache", get(cache::report))
         .route("/v1/cache/prefixes", delete(cache::drop_prefixes))
-        .route("/v1/cache/pins", post(cache::pin))
+        .route("/v1/cache/pins", get(cache::pins).post(cache::pin))
         .route("/v1/cache/pins/{id}", delete(cache::unpin))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))

@@ -158,6 +158,25 @@ fn prefixes_can_be_dropped_and_pinned() {
 }
 
 #[test]
+fn pins_are_listed_until_they_are_given_up() {
+    let server = TestServer::start();
+    let pins = || server.get("/v1/cache/pins").json();
+    assert_eq!(pins(), json!({"object": "list", "data": []}));
+    let (mine, all): (Vec<u32>, Vec<u32>) = ((100..200).collect(), (300..340).collect());
+    run(&server, &mine, "a");
+    server.ask(PATH, json!({"prompt": all, "max_tokens": 1}));
+    let first = server.post("/v1/cache/pins", &json!({"tokens": mine, "cache_salt": "a"})).json();
+    let second = server.post("/v1/cache/pins", &json!({"tokens": all})).json();
+    let tenants = server.get("/v1/cache").json()["tenants"].clone();
+    let mine = tenants.as_array().unwrap().iter().find(|one| one["tenant"] != "").unwrap();
+    let kept = |pin: &Value, tokens: u32, tenant: &Value| json!({"id": pin["id"], "object": "cache.pin", "pinned_tokens": tokens, "pages": tokens / 16, "tenant": tenant});
+    let (first_kept, second_kept) = (kept(&first, 96, &mine["tenant"]), kept(&second, 32, &json!("")));
+    assert_eq!(pins()["data"], json!([first_kept, second_kept]));
+    server.delete(&format!("/v1/cache/pins/{}", first["id"]));
+    assert_eq!(pins()["data"], json!([second_kept]));
+}
+
+#[test]
 fn a_pin_can_be_a_text_or_a_conversation() {
     let server = TestServer::start();
     let long = "Ownership moves. ".repeat(20);

@@ -9,7 +9,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use octavo::{PinError, PinId, Prompt};
+use octavo::{PinError, PinId, PinReport, Prompt};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -36,6 +36,31 @@ struct Pinned {
     /// Only whole pages that are cached can be pinned.
     pinned_tokens: u32,
     prompt_tokens: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Pins {
+    object: &'static str,
+    data: Vec<Kept>,
+}
+
+/// A pin that is there.
+#[derive(Debug, Serialize)]
+struct Kept {
+    id: u64,
+    object: &'static str,
+    pinned_tokens: u32,
+    pages: u32,
+    tenant: String,
+}
+
+pub(crate) async fn pins(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let kept = |pin: PinReport| {
+        let PinReport { id, tenant, tokens, pages } = pin;
+        Kept { id: id.0, object: "cache.pin", pinned_tokens: tokens.0, pages: pages.0, tenant }
+    };
+    let data = app.ask(|handle| handle.pins()).await?.into_iter().map(kept).collect();
+    Ok(json(StatusCode::OK, &Pins { object: "list", data }))
 }
 
 pub(crate) async fn pin(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
