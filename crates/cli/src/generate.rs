@@ -9,11 +9,12 @@ use serde_json::json;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Continue a prompt, or answer it
 ///
-/// The text is printed as it comes; Ctrl-C ends it and keeps what is there. Without --model the built-in model runs,
+/// The text is printed as it comes; Ctrl-C ends it and keeps what is there (exit status 130). Without --model the built-in model runs,
 /// which knows a little about Rust.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
@@ -126,10 +127,14 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let interrupted = crate::interrupt::flag()?;
     let Answer { output, prefill, decode } = crate::answer::run(&mut llm, request, quiet, &interrupted)?;
     let timings = Timings { load, prefill, decode };
-    match json {
-        Some(json) => json.write(in_json(&llm, &prompt, &output, &timings)),
-        None => Ok(()),
+    if let Some(json) = json {
+        json.write(in_json(&llm, &prompt, &output, &timings))?;
     }
+    // A script should not take a part for the whole.
+    if output.finish == Some(FinishReason::Cancelled) && interrupted.load(Ordering::Relaxed) {
+        std::process::exit(130);
+    }
+    Ok(())
 }
 
 /// Editors and `echo` end a text with a line break that is not meant, and some begin it with a byte order mark.

@@ -87,9 +87,10 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     });
     let config = command.server_config()?;
     // Before the model is loaded: a port that is taken should not cost minutes.
-    let listener = std::net::TcpListener::bind((command.host.as_str(), command.port)).with_context(|| {
-        format!("cannot listen on {}:{}: choose another --host or --port", command.host, command.port)
-    })?;
+    let listener = std::net::TcpListener::bind((without_brackets(&command.host), command.port))
+        .with_context(|| {
+            format!("cannot listen on {}:{}: choose another --host or --port", command.host, command.port)
+        })?;
     listener.set_nonblocking(true).context("cannot listen")?;
     let address = listener.local_addr().context("cannot listen")?;
     let llm = command.engine.load(hub)?;
@@ -103,6 +104,12 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
+}
+
+/// An IPv6 address may be written as in an URL.
+fn without_brackets(host: &str) -> &str {
+    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    inner.filter(|inner| inner.contains(':')).unwrap_or(host)
 }
 
 impl Command {
@@ -188,4 +195,16 @@ fn greet(serving: &Serving, address: SocketAddr, command: &Command) {
         command.engine.batch(),
         thousands(serving.handle.intake().max_len()),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_brackets;
+
+    #[test]
+    fn an_ipv6_address_may_be_in_brackets() {
+        for (given, host) in [("[::1]", "::1"), ("::1", "::1"), ("localhost", "localhost"), ("[x]", "[x]")] {
+            assert_eq!(without_brackets(given), host);
+        }
+    }
 }

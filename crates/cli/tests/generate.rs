@@ -1,7 +1,7 @@
 //! `octavo generate`, the real binary with the built-in model.
 
 use serde_json::Value;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -39,6 +39,23 @@ fn json_has_the_ids_the_text_the_reason_and_the_timings() {
         assert!(answer["timings"][key].is_f64(), "{key}");
     }
     assert_eq!(json(&[&ASK[..], &["-n", "3"]].concat())["finish_reason"], "length");
+}
+
+#[test]
+fn what_is_interrupted_keeps_what_is_there_and_does_not_end_as_if_it_were_whole() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interrupted.json");
+    let more = ["--ignore-eos", "--max-tokens", "4000", "--json", file.to_str().unwrap()];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    command.args(ASK).args(more);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut out, mut text) = (child.stdout.take().unwrap(), vec![0; 20]);
+    out.read_exact(&mut text).unwrap();
+    Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    out.read_to_end(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let answer: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(answer["finish_reason"], "cancelled");
+    assert_eq!(format!("{}\n", answer["text"].as_str().unwrap()), String::from_utf8(text).unwrap());
 }
 
 #[test]
