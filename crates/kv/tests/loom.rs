@@ -255,13 +255,13 @@ mod freeing_by_id {
         });
     }
 
-    /// Exhaustive. Two holders read a page and free it; the next one to get it writes.
-    #[test]
-    fn a_page_is_written_after_all_its_readers_have_read_it() {
-        model(None, || {
-            let blocks = Arc::new(BlockAllocator::new(Pages(1)));
-            let contents = Contents::new(1);
-            let page = blocks.allocate_one(None).unwrap();
+    /// Two holders read a page and free it, this one alone or with another page; the next one to get it writes.
+    fn a_page_is_written_after_all_its_readers_have_read_it(preemptions: Option<usize>, pages: u32) {
+        model(preemptions, move || {
+            let blocks = Arc::new(BlockAllocator::new(Pages(pages)));
+            let contents = Contents::new(pages);
+            let mine = blocks.allocate(Pages(pages), None).unwrap();
+            let page = mine[0];
             blocks.add_ref(page).unwrap();
             let other = thread::spawn({
                 let (blocks, contents) = (Arc::clone(&blocks), Arc::clone(&contents));
@@ -271,12 +271,24 @@ mod freeing_by_id {
                 }
             });
             contents.read(page);
-            blocks.free(&[page]).unwrap();
-            if let Ok(page) = blocks.allocate_one(None) {
-                contents.write(&[page]);
+            blocks.free(&mine).unwrap();
+            if let Ok(again) = blocks.allocate(Pages(pages), None) {
+                contents.write(&again);
             }
             other.join().unwrap();
         });
+    }
+
+    /// Exhaustive.
+    #[test]
+    fn a_page_that_is_freed_alone_is_written_after_all_its_readers_have_read_it() {
+        a_page_is_written_after_all_its_readers_have_read_it(None, 1);
+    }
+
+    /// At most 3 preemptions.
+    #[test]
+    fn a_page_that_is_freed_with_others_is_written_after_all_its_readers_have_read_it() {
+        a_page_is_written_after_all_its_readers_have_read_it(Some(3), 2);
     }
 }
 
