@@ -54,6 +54,32 @@ fn additional_templates_are_read_under_the_names_of_their_files() {
     assert_eq!(rendered(&dir), ("file".into(), "file tools".into()));
     let beside = Dir::new("additional-beside", &[("tokenizer_config.json", BOTH), tools]);
     assert_eq!(rendered(&beside), ("config".into(), "file tools".into()));
+    let text = ("additional_chat_templates/tool_use.txt", &b"no template"[..]);
+    let dir = Dir::new("additional-text", &[("chat_template.jinja", b"file"), text]);
+    assert_eq!(rendered(&dir), ("file".into(), "file".into()));
+}
+
+/// What is there and cannot be read is not taken for missing.
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    for (name, inside) in [
+        ("tokenizer_config.json", "tokenizer_config.json/x"),
+        ("special_tokens_map.json", "special_tokens_map.json/x"),
+        ("chat_template.jinja", "chat_template.jinja/x"),
+        ("additional_chat_templates", "additional_chat_templates"),
+    ] {
+        let dir = Dir::new(&format!("unreadable-{name}"), &[(inside, b"")]);
+        let error = TokenizerConfig::from_dir(&dir.0).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read") && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn only_special_tokens_become_variables() {
+    let config = br#"{"eos_token": "<e>", "tokenizer_class": "Fast",
+        "chat_template": "{{ eos_token }}{{ tokenizer_class is defined }}{{ chat_template is defined }}"}"#;
+    let dir = Dir::new("variables", &[("tokenizer_config.json", config)]);
+    assert_eq!(rendered(&dir).0, "<e>FalseFalse");
 }
 
 #[test]

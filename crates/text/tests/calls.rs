@@ -64,13 +64,52 @@ fn numbers_too_large_keep_their_digits() {
         {{ c.function.name }} {{ a if a is string else a | tojson }}{% endfor %}{% endfor %}";
     let large = "{\"id\":[12345678901234567890123456789]}";
     assert_eq!(rendered(source, json!(large)), format!("look {large}"));
-    let fits = "{\"id\": 18446744073709551615, \"x\": 1.5}";
-    assert_eq!(rendered(source, json!(fits)), format!("look {fits}"));
+    let larger = "{\"id\":100000000000000000000}";
+    assert_eq!(rendered(source, json!(larger)), format!("look {larger}"));
+    let fits = "{\"id\":18446744073709551615,\"x\":1.5}";
+    assert_eq!(rendered(source, json!(fits)), "look {\"id\": 18446744073709551615, \"x\": 1.5}");
+}
+
+#[test]
+fn arguments_that_are_no_object_stay_as_they_were_said() {
+    let source = "{% for m in messages %}{% for c in m.tool_calls %}\
+        {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+    assert_eq!(rendered(source, json!("[1]")), "look \"[1]\"");
+}
+
+#[test]
+fn a_template_that_leaves_objects_out_gets_text() {
+    let source = "{% for m in messages %}{% for c in m.tool_calls %}{% set a = c.function.arguments %}\
+        {{ c.function.name }} {% if a is string %}{{ a }}{% endif %}{% endfor %}{% endfor %}";
+    assert_eq!(rendered(source, json!({"a": 1})), "look {\"a\": 1}");
+}
+
+#[test]
+fn a_template_that_says_none_by_itself_gets_null_as_it_was_sent() {
+    let source = "Answer None or call.{% for m in messages %}<{% if m.content is none %}-{% else %}{{ m.content }}\
+        {% endif %}>{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}\
+        {% endfor %}{% endfor %}";
+    assert_eq!(rendered(source, json!("{\"a\":1}")), "Answer None or call.<u><->look{\"a\": 1}");
+}
+
+#[test]
+fn what_is_said_beside_a_call_is_kept() {
+    let turns =
+        messages(json!([{"role": "assistant", "content": "Let me look.", "tool_calls": [{"id": "123456789",
+        "type": "function", "function": {"name": "look", "arguments": "{}"}}]}]));
+    let source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %} {{ c.function.name }}\
+        {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+    assert_eq!(template(source).render(&ChatInput::new(&turns)).unwrap(), "Let me look. look{}");
 }
 
 #[test]
 fn a_turn_without_calls_and_content_is_empty() {
     let turns = messages(json!([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "x"}]));
     let source = "{% for m in messages %}<{{ m.content }}{{ m.content is none }}>{% endfor %}";
+    assert_eq!(template(source).render(&ChatInput::new(&turns)).unwrap(), "<False><False>");
+    // For a template that knows a call by its null content, too.
+    let source = "{% for m in messages %}<{{ m.content is none }}>{% for c in m.tool_calls %}{{ c.function.name }}\
+        {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+    assert_eq!(rendered(source, json!("{}")), "<False><True>look{}");
     assert_eq!(template(source).render(&ChatInput::new(&turns)).unwrap(), "<False><False>");
 }

@@ -125,6 +125,13 @@ fn parts_are_joined_for_a_template_that_reads_strings_only() {
         {"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]));
     let text = ChatTemplate::from_dir(&demo_dir()).unwrap().render(&ChatInput::new(&turns)).unwrap();
     assert_eq!(text, "<|im_start|>user\none\ntwo<|im_end|>\n<|im_start|>assistant\n");
+    // Printing a list as such is not reading it.
+    for (source, expected) in [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "one\ntwo"),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", "\"one\\ntwo\""),
+    ] {
+        assert_eq!(template(source).render(&ChatInput::new(&turns)).unwrap(), expected);
+    }
 }
 
 #[test]
@@ -161,16 +168,20 @@ fn tools_choose_the_template_made_for_them() {
     assert_eq!(both.render(&input).unwrap(), "plain True");
     let tools = [json!({"name": "f"})];
     assert_eq!(both.render(&ChatInput { tools: &tools, ..input }).unwrap(), "tools 1");
+    let for_tools = template(json!([{"name": "tool_use", "template": "tools {{ tools is none }}"}]));
+    assert_eq!(for_tools.render(&input).unwrap(), "tools True", "there is no other");
     let one = template("only {{ tools | length }}");
     assert_eq!(one.render(&ChatInput { tools: &tools, ..input }).unwrap(), "only 1");
 }
 
 #[test]
 fn special_tokens_are_variables_and_extra_ones_can_be_given() {
-    let template = template("{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ mood }}");
+    let template = template(
+        "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ mood }}{{ messages | length }}{{ documents is none }}",
+    );
     let extra = json!({"mood": "calm", "messages": "never these"});
     let input = ChatInput { extra: extra.as_object(), ..ChatInput::new(&[]) };
-    assert_eq!(template.render(&input).unwrap(), "<s></s>Falsecalm");
+    assert_eq!(template.render(&input).unwrap(), "<s></s>Falsecalm0True");
 }
 
 #[test]
@@ -189,4 +200,14 @@ fn a_message_is_located_by_position_and_role() {
     let error = template(source).render(&ChatInput::new(&turns)).unwrap_err();
     let RenderError::Raised { at, .. } = error else { panic!("{error}") };
     assert_eq!(at, Some(MessageAt { index: 1, role: "bad".into() }));
+    // The innermost loop may be another one.
+    let source = "{% for message in messages %}{% for part in message.content %}{% if message.role == 'bad' %}\
+                  {{ raise_exception('x') }}{% endif %}{{ part.text }}{% endfor %}{% endfor %}";
+    let part = json!({"type": "text", "text": "a"});
+    let turns =
+        messages(json!([{"role": "bad", "content": [part, part]}, {"role": "user", "content": [part]},
+        {"role": "user", "content": [part]}]));
+    let error = template(source).render(&ChatInput::new(&turns)).unwrap_err();
+    let RenderError::Raised { at, .. } = error else { panic!("{error}") };
+    assert_eq!(at, Some(MessageAt { index: 0, role: "bad".into() }));
 }

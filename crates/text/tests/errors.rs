@@ -80,6 +80,8 @@ fn a_model_without_a_template_says_what_to_use_instead() {
     assert!(text.contains("tokenizer_config.json") && text.contains("chat_template.jinja"), "{text}");
     let empty = Dir::new("empty", &[]);
     assert!(matches!(ChatTemplate::from_dir(&empty.0), Err(TemplateError::Missing { .. })));
+    let none = ChatTemplate::from_config(&TokenizerConfig::default()).unwrap_err().to_string();
+    assert!(none.starts_with("tokenizer_config.json has no chat template"), "{none}");
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn floats_are_printed_as_python_prints_them() {
             "[1e+16, {'a': 1e-07}, (1e+22,), None, 'x', 1.5]",
         ),
         ("{{ 1e16|string }} {{ [1e16]|string }} {{ 'é'|string }}", "1e+16 [1e+16] é"),
+        ("{{ {'a': 1e16} }} {{ {1e16: 'a'} }}", "{'a': 1e+16} {1e+16: 'a'}"),
         ("{{ 1e308 * 10 }} {{ -1e308 * 10 }}", "inf -inf"),
     ]);
 }
@@ -77,11 +78,11 @@ fn strings_have_the_methods_of_pythons() {
         ("{{ 'abc'.removeprefix('a') }}{{ 'abc'.removeprefix('b') }}", "bcabc"),
         ("{{ 'abc'.removesuffix('c') }}{{ 'abc'.removesuffix('b') }}", "ababc"),
         ("{{ 'a,b,c'.rsplit(',', 1) }}{{ ' a b  c'.rsplit(none, 1) }}", "['a,b', 'c'][' a b', 'c']"),
-        ("{{ ' a b  c'.rsplit() }}{{ 'a,b'.rsplit(',') }}{{ ''.rsplit() }}", "['a', 'b', 'c']['a', 'b'][]"),
+        ("{{ ' a b  c '.rsplit() }}{{ 'a,b'.rsplit(',') }}{{ ''.rsplit() }}", "['a', 'b', 'c']['a', 'b'][]"),
         ("{{ 'abc'.partition('b') }}{{ 'ab'.partition('x') }}", "('a', 'b', 'c')('ab', '', '')"),
         ("{{ 'abcb'.rpartition('b') }}{{ 'ab'.rpartition('x') }}", "('abc', 'b', '')('', '', 'ab')"),
         ("{{ 'éab'.index('b') }}", "2"),
-        ("{{ '7'.zfill(3) }}{{ '-5'.zfill(4) }}{{ 'long'.zfill(2) }}", "007-005long"),
+        ("{{ '7'.zfill(3) }}{{ '-5'.zfill(4) }}{{ '+5'.zfill(4) }}{{ 'long'.zfill(2) }}", "007-005+005long"),
         ("{{ 'é'.ljust(3) }}|{{ 'x'.rjust(3, '-') }}|{{ 'x'.ljust(0) }}", "é  |--x|x"),
         (
             "{{ 'abc'.center(6, '*') }}|{{ 'abc'.center(8, '*') }}|{{ 'ab'.center(5, '*') }}",
@@ -114,4 +115,12 @@ fn filters_take_the_arguments_of_jinjas() {
         ("{{ {'a': [1, {}]}|tojson(indent='\\t') }}", "{\n\t\"a\": [\n\t\t1,\n\t\t{}\n\t]\n}"),
         ("{{ {'a': 1}|tojson(indent=2) }}{{ 'é'|tojson(true) }}", "{\n  \"a\": 1\n}\"\\u00e9\""),
     ]);
+    for source in [
+        "{{ 1|default(2, nope=3) }}",
+        "{{ 'a'|replace('a', 'b', nope=3) }}",
+        "{{ 1|tojson(nope=3) }}",
+        "{{ nope|tojson }}",
+    ] {
+        assert!(template(source).render(&ChatInput::new(&[])).is_err(), "{source}");
+    }
 }

@@ -36,6 +36,7 @@ fn what_could_become_a_stop_string_waits_and_nothing_else_does() {
     assert_eq!(end.held(), "<e");
     assert_eq!(end.push("lse <en").text, "<else ");
     assert_eq!(end.finish(), "<en", "the text ended by itself");
+    assert_eq!(end.push("d>"), Pushed { text: "d>".into(), stopped: None }, "another text");
 }
 
 #[test]

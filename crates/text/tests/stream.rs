@@ -83,6 +83,12 @@ fn a_character_appears_with_its_last_byte() {
     let out: Vec<_> = ids.iter().map(|&id| stream.push(id)).collect();
     assert_eq!(out, [None, None, None, Some("🙂".to_owned())]);
     assert_eq!(stream.finish(), "");
+    // A list of one decoder is that decoder.
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let one = with_decoder(DEMO_TOKENIZER, json!({"type": "Sequence", "decoders": [byte_level]}));
+    let mut stream = one.stream(SpecialTokens::Skip);
+    assert_eq!(ids.iter().map(|&id| stream.push(id)).collect::<Vec<_>>(), out);
 }
 
 #[test]
@@ -158,12 +164,21 @@ fn decoders_that_look_at_neighbours_stream_as_a_whole() {
         json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
         json!({"type": "BPEDecoder", "suffix": "e"}),
         json!({"type": "Sequence", "decoders": [replace, fuse, strip(3)]}),
+        json!({"type": "Sequence", "decoders": [replace, fuse, strip(9)]}),
     ];
     for decoder in decoders {
         let tokenizer = with_decoder(SENTENCEPIECE_JSON, decoder);
         for ids in pseudo_random_ids(tokenizer.vocab_size() as u32) {
             check(&tokenizer, &ids);
         }
+        let [space, the] = ["▁", "▁the"].map(|token| tokenizer.token_id(token).unwrap());
+        (0..16)
+            .for_each(|spaces| check(&tokenizer, &[&vec![space; spaces][..], &[the, space, the]].concat()));
+        // Lists of which nothing may be left.
+        [&[0, 1][..], &[1_000_000], &[1, 1_000_000]].into_iter().for_each(|ids| check(&tokenizer, ids));
+        // Only a decoder that makes bytes of them waits for the others of a character.
+        let byte = tokenizer.token_id("<0xE4>").unwrap();
+        assert!(tokenizer.stream(SpecialTokens::Skip).push(byte).is_some());
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{byte_level_with_bos, demo, demo_dir, sentencepiece};
+use common::{byte_level_with_bos, demo, demo_dir, sentencepiece, with_decoder};
 use octavo_text::{Markup, SpecialTokens, Tokenizer, TokenizerConfig};
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -80,6 +80,20 @@ fn sentencepiece_tokens_know_their_spaces_and_bytes() {
     assert_eq!(tokenizer.token_bytes(byte), [0xE4]);
     assert!(tokenizer.is_special(tokenizer.token_id("<s>").unwrap()));
     assert!(!tokenizer.is_special(the) && !tokenizer.is_special(byte));
+    // Where no step of the decoder makes bytes of such tokens, they stand for themselves.
+    let text = with_decoder(common::SENTENCEPIECE, serde_json::json!(null));
+    assert_eq!(text.token_bytes(byte), b"<0xE4>");
+}
+
+#[test]
+fn an_added_token_outside_the_byte_alphabet_stands_for_itself() {
+    let mut json: serde_json::Value = serde_json::from_slice(common::DEMO_TOKENIZER).unwrap();
+    let added = serde_json::json!({"id": 6144, "content": "ab中", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": false});
+    json["added_tokens"].as_array_mut().unwrap().push(added);
+    let tokenizer = Tokenizer::from_slice(json.to_string().as_bytes(), &TokenizerConfig::default()).unwrap();
+    assert_eq!(tokenizer.token_bytes(6144), "ab中".as_bytes());
+    assert_eq!(tokenizer.decode(&[6144], SpecialTokens::Show).unwrap(), "ab中");
 }
 
 #[test]
@@ -123,6 +137,10 @@ fn a_rendered_chat_is_encoded_as_it_stands() {
 fn add_bos_token_in_the_configuration_wins_over_the_tokenizer() {
     let off = sentencepiece(r#"{"bos_token": "<s>", "add_bos_token": false}"#);
     assert!(!off.adds_bos());
+    // It says nothing of a token by another name.
+    let other = sentencepiece(r#"{"bos_token": "</s>", "add_bos_token": false}"#);
+    assert!(other.adds_bos());
+    assert_eq!((other.bos(), sentencepiece("{}").bos()), (Some(2), Some(1)));
     assert_ne!(off.encode_prompt("hi", Markup::Parse).unwrap()[0], 1);
 
     let config = r#"{"bos_token": {"content": "<|endoftext|>"}, "add_bos_token": true}"#;
