@@ -51,6 +51,21 @@ fn top_k_keeps_the_k_likeliest() {
     let draws = sampled(SamplingParams { top_k: 2, ..warm() }, &[0.1, 0.3, 0.2, 0.0], 500);
     assert!(draws.iter().all(|t| [1, 2].contains(t)));
     assert!([1, 2].iter().all(|t| draws.contains(t)));
+    // More than there are is all of them, however many more.
+    let draws = sampled(SamplingParams { top_k: (1 << 32) + 1, ..warm() }, &[0.1, 0.3, 0.2, 0.0], 500);
+    assert!((0..4).all(|t| draws.contains(&t)));
+}
+
+/// Twice as hot, the weights are their square roots.
+#[test]
+fn the_temperature_divides_the_logits() {
+    let logits = [2.0f32, 0.0];
+    for temperature in [0.5f32, 2.0] {
+        let draws = sampled(SamplingParams { temperature, ..warm() }, &logits, 40_000);
+        let share = draws.iter().filter(|t| **t == 1).count() as f32 / 40_000.0;
+        let right = 1.0 / (1.0 + (2.0 / temperature).exp());
+        assert!((share - right).abs() < 0.01, "at {temperature}: {share}, not {right}");
+    }
 }
 
 #[test]
@@ -58,6 +73,32 @@ fn min_p_compares_with_the_likeliest() {
     let logits = [0.0, -0.5, -3.0];
     let draws = sampled(SamplingParams { min_p: 0.5, ..warm() }, &logits, 500);
     assert!(draws.iter().all(|t| *t < 2) && draws.contains(&1));
+    let draws = sampled(SamplingParams { min_p: 1.0, ..warm() }, &[0.5, 0.5, 0.4], 500);
+    assert!(draws.iter().all(|t| *t < 2) && draws.contains(&0) && draws.contains(&1), "as likely counts");
+}
+
+#[test]
+fn top_p_keeps_the_fewest_that_reach_it() {
+    // Sums of these are exact.
+    let weights = [0.125, 0.5, 0.0625, 0.25, 0.0625];
+    for (top_p, kept) in [(0.25, 1), (0.5, 1), (0.51, 2), (0.75, 2), (0.875, 3), (0.9, 4), (1.0, 5)] {
+        for top_k in [0, 5] {
+            assert_eq!(keep_likeliest(&weights, top_k, top_p).len(), kept, "{top_p}, {top_k}");
+        }
+    }
+}
+
+/// Larger than what is added up at once.
+#[test]
+fn draws_from_a_large_vocabulary_follow_the_probabilities() {
+    let mut logits = [f32::NEG_INFINITY; 1000];
+    let likely = [3, 300, 301, 999];
+    likely.into_iter().for_each(|token| logits[token] = 1.0);
+    let draws = sampled(warm(), &logits, 20_000);
+    for token in likely {
+        let share = draws.iter().filter(|t| **t as usize == token).count() as f32 / 20_000.0;
+        assert!((share - 0.25).abs() < 0.02, "token {token}: {share}");
+    }
 }
 
 #[test]
@@ -78,6 +119,9 @@ fn penalties_push_away_from_what_was_said() {
     assert_eq!(run(params(0.0, 0.0, 2.0), &[], 2), [0, 1]);
     assert_eq!(run(params(0.0, 0.0, 2.0), &[0], 1), [1], "the prompt counts for repetition");
     assert_eq!(run(params(0.0, 2.0, 1.0), &[0], 1), [0], "but not for the other two");
+    assert_eq!(run(params(0.0, 0.0, 1.2), &[0], 2), [0, 0], "once, be it said in the prompt and after it");
+    let mut below = Sampler::new(params(0.0, 0.0, 2.0), &[0]).unwrap();
+    assert_eq!(chosen(&mut below, &[-1.0, -1.5], 0), 1, "below zero it multiplies");
 }
 
 #[test]
@@ -94,6 +138,23 @@ fn parameters_out_of_range_are_refused_by_name() {
     assert!(refused(SamplingParams { top_p: 0.0, ..warm() }).starts_with("top_p"));
     assert!(refused(SamplingParams { min_p: f32::NAN, ..warm() }).starts_with("min_p"));
     assert!(refused(SamplingParams { repetition_penalty: 0.0, ..warm() }).starts_with("repetition_penalty"));
+    for value in [-0.1, 1.1, 100.1] {
+        assert!(refused(SamplingParams { top_p: value, ..warm() }).starts_with("top_p"));
+        assert!(refused(SamplingParams { min_p: value, ..warm() }).starts_with("min_p"));
+    }
+    for value in [-2.1, 2.1] {
+        let refused_by = refused(SamplingParams { presence_penalty: value, ..warm() });
+        assert!(refused_by.starts_with("presence_penalty"), "{refused_by}");
+        let refused_by = refused(SamplingParams { frequency_penalty: value, ..warm() });
+        assert!(refused_by.starts_with("frequency_penalty"), "{refused_by}");
+    }
+    for value in [-100.1, 100.1] {
+        assert!(refused(SamplingParams { temperature: value, ..warm() }).starts_with("temperature"));
+        let repeated = refused(SamplingParams { repetition_penalty: value, ..warm() });
+        assert!(repeated.starts_with("repetition_penalty"), "{repeated}");
+        let biased = refused(SamplingParams { logit_bias: [(1, value)].into(), ..warm() });
+        assert!(biased.starts_with("logit_bias"), "{biased}");
+    }
     let refusal = refused(SamplingParams { logprobs: Some(21), ..warm() });
     assert_eq!(refusal, "logprobs is 21: it must be at most 20");
 }
@@ -234,6 +295,7 @@ fn logprobs_of_broken_logits_are_numbers() {
     assert_eq!((certain.logprob, certain.rank, certain.top[0]), (0.0, 1, (1, 0.0)));
     assert_eq!(logprobs_of(&[0.0, nan, 1.0], 1, 5).logprob, -inf);
     assert_eq!(logprobs_of(&[0.0, nan, 1.0], 1, 5).top.len(), 2);
+    assert_eq!(logprobs_of(&[0.0, nan, 1.0], 1, 5).rank, 3);
     assert_eq!(logprobs_of(&[nan; 3], 2, 1), TokenLogprobs { token: 2, logprob: -inf, rank: 1, top: vec![] });
     assert_eq!(logprobs_of(&[1.0], 9, 1).logprob, -inf);
 }
