@@ -79,6 +79,12 @@ mod tests {
         pace.note(Tokens(50), Duration::from_millis(120));
         let fit = pace.span_within(limit).0;
         assert!((24..=25).contains(&fit), "dearer tokens count at once: {fit}");
+        pace.note(Tokens::ZERO, Duration::from_millis(40));
+        let fit = pace.span_within(limit).0;
+        assert!((19..=20).contains(&fit), "40 ms are left, at 2 ms a token: {fit}");
+        pace.note(Tokens(100), Duration::from_millis(130));
+        let fit = pace.span_within(limit).0;
+        assert!((26..=27).contains(&fit), "cheaper ones by half, 1.5 ms: {fit}");
         assert_eq!(pace.span_within(Duration::from_millis(1)), LEAST_SPAN);
     }
 }

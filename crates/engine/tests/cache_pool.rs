@@ -258,8 +258,10 @@ fn what_does_not_fit_a_view_is_refused_with_what_would() {
         let slots = [0; 2].map(|_| pool.allocate_slot(Tokens(8)).unwrap());
         let [one, other] = slots;
         assert_eq!(pool.decode_view(&[one, other, one]).err(), Some(ViewError::Twice(one)));
-        let error = pool.batched_prefill_view(&slots, &[Tokens(1)]).err();
-        assert_eq!(error, Some(ViewError::Lengths { slots: 2, lens: 1 }));
+        for lens in [1, 3] {
+            let error = pool.batched_prefill_view(&slots, &vec![Tokens(1); lens]).err();
+            assert_eq!(error, Some(ViewError::Lengths { slots: 2, lens }));
+        }
         let mut view = pool.decode_view(&slots).unwrap();
         let mut refused = |layer, keys: usize, values: usize| {
             view.update(layer, &vec![0.0; keys], &vec![0.0; values]).unwrap_err().to_string()

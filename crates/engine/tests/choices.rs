@@ -2,9 +2,10 @@
 
 mod fake;
 
-use fake::{Bench, Fault, expected, logits_after, prompt};
+use fake::{Bench, Fault, VOCAB, expected, logits_after, prompt};
 use octavo_engine::{
-    EngineConfig, Failure, FinishReason, MAX_LOGPROBS, Request, SamplingParams, SubmitError, logprobs_of,
+    EngineConfig, Failure, FinishReason, MAX_LOGPROBS, Request, SamplingParams, ScoreError, SubmitError,
+    logprobs_of,
 };
 use octavo_types::Tokens;
 use std::sync::Arc;
@@ -89,6 +90,19 @@ fn single_choices_give_way_and_come_back() {
     let preemptions = bench.outputs(id).usage.preemptions;
     assert!(preemptions > 0 && u64::from(preemptions) == bench.engine.metrics().preemptions.get());
     bench.assert_nothing_left();
+}
+
+/// Choices stand where their request stands, however late they begin.
+#[test]
+fn the_choices_of_an_older_request_do_not_give_way_to_a_younger_one() {
+    let mut bench = Bench::small(12, 4, 4);
+    let older = bench.send(choices(3, sampled(1, 7, 8)));
+    let younger = bench.send(sampled(2, 8, 24));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.began_in(younger), 0);
+    let preemptions = [older, younger].map(|id| bench.outputs(id).usage.preemptions);
+    assert_eq!(preemptions, [0, 1]);
 }
 
 #[test]
@@ -223,6 +237,24 @@ fn prompt_logprobs_have_one_entry_a_token_whether_or_not_the_prompt_is_cached() 
 }
 
 #[test]
+fn a_text_is_scored_at_every_position_whether_or_not_it_is_cached() {
+    let config = EngineConfig { chunk: (Tokens(8), Tokens(8)), ..EngineConfig::new(4, Tokens(96)) };
+    let mut bench = Bench::new(config, Bench::pool(24, 4));
+    let text = prompt(1, 27);
+    for _ in 0..2 {
+        let mut scored = Vec::new();
+        bench.engine.score(text.clone(), &mut |at, logits| scored.push((at, logits.to_vec()))).unwrap();
+        let alone = (0..27).map(|at| (Tokens(at), logits_after(&text[..=at as usize]).to_vec()));
+        assert_eq!(scored, alone.collect::<Vec<_>>());
+    }
+    bench.faults.at(8, Fault::Error);
+    let mut first = 0;
+    let broken = bench.engine.score(text, &mut |_, _| first += 1);
+    assert!(matches!(broken, Err(ScoreError::Backend(_))) && first == 0, "{broken:?}");
+    bench.assert_nothing_left();
+}
+
+#[test]
 fn prompt_logprobs_survive_preemption_and_come_once_for_all_choices() {
     let config = EngineConfig { chunk: (Tokens(8), Tokens(8)), ..EngineConfig::new(4, Tokens(48)) };
     let mut bench = Bench::new(config, Bench::pool(12, 4));
@@ -261,4 +293,53 @@ fn cancelling_ends_the_choices_that_are_open() {
     assert_eq!(ends, [(3, Some(FinishReason::Cancelled)); 3]);
     assert_eq!(outputs.usage.completion_tokens, 9);
     bench.assert_nothing_left();
+}
+
+#[test]
+fn a_choice_that_has_ended_is_not_cancelled() {
+    let mut bench = Bench::small(48, 4, 4);
+    let request = choices(3, sampled(1, 8, 6));
+    let alone: Vec<_> = (0..3).map(|choice| expected(&request, choice, Tokens(192))).collect();
+    let stop = alone[1][1];
+    assert!(!alone[1][..1].contains(&stop) && ![&alone[0][..3], &alone[2][..3]].concat().contains(&stop));
+    let id = bench.send(Request { stop_tokens: [stop].into(), ..request });
+    bench.run_steps(3);
+    bench.engine.cancel(id);
+    bench.run();
+    let ends: Vec<_> = bench.outputs(id).choices.iter().map(|choice| choice.finish).collect();
+    let cancelled = Some(FinishReason::Cancelled);
+    assert_eq!(ends, [cancelled, Some(FinishReason::Stop), cancelled]);
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_token_beyond_the_vocabulary_is_refused() {
+    let mut bench = Bench::small(12, 4, 4);
+    let refused = bench.try_send(Request::new(vec![1, VOCAB as u32], 1)).unwrap_err();
+    assert_eq!(refused, SubmitError::NoSuchToken { token: VOCAB as u32, vocab: VOCAB });
+    assert!(bench.try_send(Request::new(vec![1, VOCAB as u32 - 1], 1)).is_ok());
+}
+
+/// Where the logits alone decide, nobody needs to see them.
+#[test]
+fn the_device_is_told_how_to_choose_wherever_it_can() {
+    let plain = sampled(1, 8, 4);
+    let logprobs = SamplingParams { logprobs: Some(0), ..plain.sampling.clone() };
+    let biased = SamplingParams { logit_bias: [(3, 1.0)].into(), ..plain.sampling.clone() };
+    let penalised = SamplingParams { presence_penalty: 0.5, ..plain.sampling.clone() };
+    for (request, by_device) in [
+        (Request::new(prompt(1, 8), 4), true),
+        (plain.clone(), true),
+        (choices(2, plain.clone()), false),
+        (Request { min_tokens: 1, ..plain.clone() }, false),
+        (Request { sampling: logprobs, ..plain.clone() }, false),
+        (Request { sampling: biased, ..plain.clone() }, false),
+        (Request { sampling: penalised, ..plain }, false),
+    ] {
+        let config = EngineConfig::new(4, Tokens(48));
+        let mut bench = Bench::with_runner(config, Bench::pool(12, 4), |runner| runner.wants_choices = true);
+        let id = bench.send(request);
+        bench.run();
+        assert_eq!(bench.outputs(id).failure.is_none(), by_device, "{:?}", bench.requests[&id]);
+    }
 }

@@ -281,13 +281,19 @@ fn special_tokens_are_never_part_of_a_text() {
     let special = mask.iter().filter(|token| tokenizer().is_special(*token));
     assert!(special.eq(demo::eos().iter().copied()), "only what ends it");
     assert!(mask.count() as usize > tokenizer().vocab_size() / 2);
+    let name = "<|im_end|>".to_string();
+    let mut spelled = compiler().compile(&Grammar::Choice(vec![name.clone()])).unwrap();
+    assert!(spelled.forced().iter().all(|token| !tokenizer().is_special(*token)));
+    assert_eq!(speak(&mut spelled, 1), name, "its characters, which end nothing");
 }
 
 #[test]
 fn a_compiler_wants_end_tokens_that_exist() {
     let refused = |eos: &[u32]| GrammarCompiler::new(tokenizer(), eos).unwrap_err();
     assert_eq!(refused(&[]), CompilerError::NoEndToken);
-    assert!(matches!(refused(&[4_000_000]), CompilerError::UnknownEndToken { token: 4_000_000, .. }));
+    let vocab = tokenizer().vocab_size();
+    let beyond = CompilerError::UnknownEndToken { token: vocab as u32, vocab };
+    assert_eq!(refused(&[0, vocab as u32]), beyond);
 }
 
 #[test]

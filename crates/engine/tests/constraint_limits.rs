@@ -55,6 +55,9 @@ fn invalid_regular_expressions_are_refused_with_a_reason() {
         let reason = reason(regex(source));
         assert!(!reason.is_empty() && !reason.contains("backtrace"), "{source}: {reason}");
     }
+    assert_eq!(reason(regex("(")), "unclosed group");
+    let long = reason(Grammar::Lark(format!("start: {}", "x".repeat(5000))));
+    assert!(long.len() == 403 && long.ends_with("..."), "{long}");
 }
 
 #[test]
@@ -90,6 +93,7 @@ fn grammars_too_large_are_refused_by_size() {
     assert!(size(Grammar::Lark("x".repeat(300_000))));
     assert!(size(Grammar::JsonSchema(json!({"const": "x".repeat(300_000)}))));
     assert!(size(Grammar::JsonSchema(json!({"enum": (0..300_000).collect::<Vec<u32>>()}))));
+    assert!(size(Grammar::JsonSchema(json!({"x".repeat(300_000): 1}))));
     let wide: serde_json::Map<String, Value> = (0..1001).map(|n| (n.to_string(), json!(true))).collect();
     let wide = Grammar::JsonSchema(json!({"properties": wide}));
     assert_eq!(refusal(wide), GrammarError::TooWide { keys: 1001 });
@@ -99,6 +103,9 @@ fn grammars_too_large_are_refused_by_size() {
     let many =
         json!({"allOf": [{"patternProperties": patterns(0, 40)}, {"patternProperties": patterns(40, 65)}]});
     assert_eq!(refusal(Grammar::JsonSchema(many)), GrammarError::TooManyPatterns { count: 65 });
+    let most = json!({"type": "object", "patternProperties": patterns(0, 64)});
+    let refused = compiler().compile(&Grammar::JsonSchema(most)).err();
+    assert!(!matches!(refused, Some(GrammarError::TooManyPatterns { .. })), "{refused:?}");
     let schema_in_lark = Grammar::Lark("start: %json {\"type\": \"integer\"}".into());
     assert_eq!(refusal(schema_in_lark), GrammarError::SchemaInLark);
     assert!(size(Grammar::Choice(vec!["x".repeat(20_000)])));
@@ -119,6 +126,11 @@ fn nesting_beyond_reason_is_refused_not_followed_down() {
     assert_eq!(compiler().compile(&deep).unwrap_err(), GrammarError::TooDeep);
     // Dropping it would recurse as well, and that is not the subject.
     std::mem::forget(deep);
+    // An array, its items, and so on, down to the type of the last.
+    let arrays =
+        |levels| compiler().compile(&Grammar::JsonSchema(nested(levels, &|items| json!({"items": items}))));
+    assert_eq!(arrays(99).unwrap_err(), GrammarError::TooDeep);
+    assert!(!matches!(arrays(98), Err(GrammarError::TooDeep)));
     harmless(Grammar::JsonSchema(nested(40, &objects)));
     for all in ["allOf", "anyOf", "oneOf"] {
         harmless(Grammar::JsonSchema(nested(45, &|inner| json!({all: [inner, {"minLength": 1}]}))));
@@ -186,6 +198,7 @@ fn what_could_not_be_kept_to_the_letter_is_refused() {
     assert_eq!(constant(json!({"properties": {"const": {"const": u64::MAX}}})), "18446744073709551615");
     assert_eq!(constant(json!({"items": {"anyOf": [{"enum": [i64::MIN]}]}})), "-9223372036854775808");
     assert_eq!(constant(json!({"type": "integer", "const": 1e25})), "1e+25");
+    assert_eq!(constant(json!({"const": -1e25})), "-1e+25");
     assert_eq!(constant(json!({"const": "a\u{1}"})), "\"a\\u0001\"");
     for schema in [
         json!({"enum": [1i64 << 53, -(1i64 << 60), 10i64.pow(18), 0.1, 1e15, "\n\t\u{8}é"]}),

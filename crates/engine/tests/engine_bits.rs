@@ -90,6 +90,22 @@ fn a_crowd_changes_no_bit() {
     }
 }
 
+/// Without logprobs nobody needs the logits, and the device chooses.
+#[test]
+fn tokens_that_the_device_chooses_are_those_of_the_sampler() {
+    for name in MODELS {
+        let mut by_device = requests();
+        by_device.iter_mut().for_each(|request| request.sampling.logprobs = None);
+        let [by_device, by_sampler] = [by_device, requests()].map(|requests| {
+            Rig::roomy().engine(name).generate(requests, &mut |_, _| Flow::Continue).unwrap()
+        });
+        for (at, (device, sampler)) in by_device.iter().zip(&by_sampler).enumerate() {
+            assert!(device.choices[0].logprobs.is_empty());
+            assert_eq!(device.choices[0].tokens, sampler.choices[0].tokens, "{name}: request {at}");
+        }
+    }
+}
+
 #[test]
 fn prompts_read_in_small_chunks_beside_others_change_no_bit() {
     for name in MODELS {

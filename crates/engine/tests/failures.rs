@@ -3,9 +3,11 @@
 mod fake;
 
 use fake::{Bench, Fault, expected, prompt};
-use octavo_engine::{EngineConfig, Event, Failure, FinishReason, Request, RequestId, SamplingParams};
+use octavo_engine::{
+    EngineConfig, Event, Failure, FinishReason, Request, RequestId, SamplingParams, ScoreError, SubmitError,
+};
 use octavo_kv::Settings;
-use octavo_types::{Pages, Tokens};
+use octavo_types::{Pages, Timestamp, Tokens};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ fn a_failed_step_hurts_those_in_it_who_are_told_why_and_nobody_else() {
             assert_eq!(outputs.failure.map(|failure| failure.to_string()).as_deref(), Some(says));
             assert_eq!(outputs.choices[0].tokens, expected(&bench.requests[&id], 0, Tokens(48))[..3]);
             assert_eq!(outputs.choices[0].finish, None);
+            assert_eq!((outputs.usage.prompt_tokens, outputs.usage.completion_tokens), (Tokens(9), 3));
         }
         spared.iter().for_each(|id| bench.assert_right(*id));
         let metrics = bench.engine.metrics();
@@ -111,6 +114,14 @@ fn a_sequence_over_its_limit_of_pages_fails_its_request_alone() {
         assert!(failure.contains("over the limit of 3 pages a sequence"), "{failure}");
         bench.assert_right(before);
         bench.assert_right(after);
+        let metrics = bench.engine.metrics();
+        assert_eq!(metrics.preemptions.get(), 0, "it is not tried again");
+        let told = [before, grows, after].map(|id| bench.outputs(id).usage.completion_tokens);
+        assert_eq!(
+            metrics.generation_tokens.get(),
+            told.iter().sum::<u64>(),
+            "nothing is chosen after it failed"
+        );
         bench.assert_nothing_left();
     }
 }
@@ -135,6 +146,74 @@ fn a_request_that_is_over_its_time_fails_and_says_so() {
     assert!(bench.log.of(2).is_empty(), "it is not begun once it is late");
     bench.assert_right(patient);
     bench.assert_nothing_left();
+}
+
+#[test]
+fn an_engine_without_its_device_takes_no_requests() {
+    let mut bench = Bench::small(12, 4, 2);
+    bench.send(Request::new(prompt(1, 5), 9));
+    bench.step();
+    assert!(!bench.engine.is_lost());
+    bench.faults.at(1, Fault::Lost);
+    bench.step();
+    assert!(bench.engine.is_lost());
+    assert_eq!(bench.try_send(Request::new(prompt(1, 5), 9)), Err(SubmitError::ShuttingDown));
+}
+
+#[test]
+fn nothing_is_scored_while_requests_are_under_way() {
+    let mut bench = Bench::small(12, 4, 2);
+    let id = bench.send(Request::new(prompt(1, 5), 9));
+    for _ in 0..2 {
+        let refused = bench.engine.score(prompt(2, 5), &mut |_, _| ());
+        assert!(matches!(refused, Err(ScoreError::Busy)), "{refused:?}");
+        bench.step();
+    }
+    bench.run();
+    bench.assert_right(id);
+}
+
+#[test]
+fn time_never_goes_back() {
+    let mut bench = Bench::small(24, 4, 1);
+    let time_limit = Some(Duration::from_secs(5));
+    let late = bench.send(Request { time_limit, ..Request::new(prompt(1, 5), 60) });
+    bench.engine.tick(Timestamp(6_000_000));
+    bench.step();
+    assert_eq!(bench.outputs(late).failure, Some(Failure::TimeLimit(Duration::from_secs(5))));
+}
+
+#[test]
+fn each_request_that_waits_is_late_at_its_own_time() {
+    let mut bench = Bench::small(24, 4, 1);
+    let runs = bench.send(Request::new(prompt(1, 5), 60));
+    let limits = [(2, 9), (3, 5), (4, 7)];
+    let ids = limits.map(|(who, limit)| {
+        let time_limit = Some(Duration::from_secs(limit));
+        bench.send(Request { time_limit, ..Request::new(prompt(who, 5), 2) })
+    });
+    let mut late = Vec::new();
+    for second in 1..=10 {
+        bench.now = second * 1_000_000;
+        bench.step();
+        late.push(ids.map(|id| bench.ended(id)));
+    }
+    let since = |second| late.iter().position(|late| late[second]).map(|step| step + 1);
+    assert_eq!([since(0), since(1), since(2)], [Some(9), Some(5), Some(7)]);
+    bench.run();
+    bench.assert_right(runs);
+}
+
+/// A chunk that does not end its prompt needs no logits, and none can be missing.
+#[test]
+fn nothing_is_wanted_of_a_prompt_before_its_end() {
+    let config = EngineConfig { chunk: (Tokens(8), Tokens(8)), ..EngineConfig::new(2, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    let id = bench.send(Request::new(prompt(1, 22), 2));
+    [0, 1].into_iter().for_each(|step| bench.faults.at(step, Fault::TooFewRows));
+    bench.run();
+    bench.assert_right(id);
+    assert_eq!(bench.engine.metrics().failed_steps.get(), 0);
 }
 
 #[test]

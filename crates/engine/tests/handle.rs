@@ -164,10 +164,28 @@ fn a_sink_that_panics_when_it_is_dropped_harms_nobody_else() {
     let (handle, thread) = start(Duration::ZERO);
     let bomb = Bomb;
     let armed = handle.submit(Request::new(prompt(1, 4), 2), Box::new(move |_| _ = &bomb)).unwrap();
+    let bomb = Bomb;
+    drop(handle.submit(Request::new(prompt(3, 4), 90), Box::new(move |_| _ = &bomb)).unwrap());
     let (other, events) = sink();
     let ticket = handle.submit(Request::new(prompt(2, 10), 20), other).unwrap();
     assert!(outputs(&events).failure.is_none());
     drop((armed, ticket));
+    handle.stop(SOON);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_sink_that_panics_ends_its_request_and_no_other() {
+    let (handle, thread) = start(Duration::ZERO);
+    let fails = |event| assert!(!matches!(event, Event::Token(_)), "a sink that has enough");
+    let broken = handle.submit(Request::new(prompt(1, 4), 90), Box::new(fails)).unwrap();
+    let (other, events) = sink();
+    let request = Request::new(prompt(2, 10), 20);
+    let ticket = handle.submit(request.clone(), other).unwrap();
+    assert_eq!(outputs(&events).choices[0].tokens, expected(&request, 0, Tokens(96)));
+    wait_until(&handle, |report| report.sequences.is_empty());
+    assert_eq!((handle.metrics().finished.abort.get(), handle.metrics().finished.length.get()), (1, 1));
+    drop((broken, ticket));
     handle.stop(SOON);
     thread.join().unwrap();
 }

@@ -72,6 +72,7 @@ fn tokens_and_requests_are_counted_where_they_are() {
     assert_eq!(observed(&metrics.request_max_tokens), (3, 9));
     assert_eq!(observed(&metrics.request_choices), (3, 4));
     assert_eq!(metrics.finished.length.get(), 3);
+    assert_eq!(metrics.time_per_output_token.count(), 3);
     let timed = [&metrics.plan_time, &metrics.run_time, &metrics.post_time];
     assert_eq!(timed.map(|time| time.count()), [5; 3]);
 }
@@ -93,4 +94,60 @@ fn pages_are_timed_from_taking_to_eviction_and_between_uses() {
     assert_eq!(observed(&metrics.page_reuse_gap), (2, 2 * 2 * STEP));
     assert_eq!(observed(&metrics.page_idle_before_evict), (2, 2 * 4 * STEP));
     assert_eq!(observed(&metrics.page_lifetime), (2, 2 * 6 * STEP));
+}
+
+#[test]
+fn one_token_has_no_time_to_the_next() {
+    let mut bench = Bench::small(24, 4, 1);
+    bench.send(Request::new(prompt(1, 4), 1));
+    bench.run();
+    let metrics = bench.engine.metrics();
+    assert_eq!((metrics.time_per_output_token.count(), metrics.inter_token_latency.count()), (0, 0));
+}
+
+#[test]
+fn who_never_begins_was_in_the_queue_all_the_time() {
+    let mut bench = Bench::small(24, 4, 1);
+    bench.send(Request::new(prompt(1, 4), 60));
+    let waits = bench.send(Request::new(prompt(2, 4), 60));
+    step_at(&mut bench, STEP);
+    bench.engine.cancel(waits);
+    step_at(&mut bench, 5 * STEP);
+    let metrics = bench.engine.metrics();
+    assert_eq!(observed(&metrics.queue_time), (1, 5 * STEP));
+    assert_eq!(observed(&metrics.request_latency), (1, 5 * STEP));
+    assert_eq!(metrics.finished.abort.get(), 1);
+}
+
+/// Each of two requests runs or waits, however many of its choices do which.
+#[test]
+fn a_request_of_many_choices_is_counted_once() {
+    let mut bench = Bench::small(12, 4, 4);
+    let ids = [
+        bench.send(Request { priority: -5, ..Request::new(prompt(1, 8), 32) }),
+        bench.send(Request { choices: 3, best_of: 3, ..Request::new(prompt(2, 8), 32) }),
+    ];
+    let mut waited = 0;
+    loop {
+        bench.now += 100_000;
+        bench.step();
+        if ids.iter().any(|id| bench.ended(*id)) {
+            break;
+        }
+        let metrics = bench.engine.metrics();
+        assert_eq!(metrics.requests_running.get() + metrics.requests_waiting.get(), 2);
+        waited = bench.engine.report().waiting.max(waited);
+    }
+    assert!(waited > 1, "{waited} choices waited");
+}
+
+/// The clock goes on while the device computes.
+#[test]
+fn a_token_comes_at_the_end_of_its_step() {
+    let pace = std::time::Duration::from_millis(1);
+    let config = EngineConfig::new(1, Tokens(48));
+    let mut bench = Bench::with_runner(config, Bench::pool(12, 4), |runner| runner.pace = pace);
+    let id = bench.send(Request::new(prompt(1, 8), 1));
+    bench.run();
+    assert!(bench.outputs(id).usage.prefill >= 8 * pace, "a row takes a millisecond");
 }

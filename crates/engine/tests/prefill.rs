@@ -66,6 +66,16 @@ fn chunks_are_large_with_room_and_small_under_pressure() {
 }
 
 #[test]
+fn the_reserve_is_no_room_for_larger_chunks() {
+    let config = EngineConfig { chunk: (Tokens(8), Tokens(16)), ..EngineConfig::new(8, Tokens(48)) };
+    let settings = Settings { reserve: Pages(6), pin_quota: Pages(0), ..Bench::pool(12, 4) };
+    let mut bench = Bench::new(config, settings);
+    bench.send(Request::new(prompt(1, 40), 1));
+    bench.step();
+    assert_eq!(bench.log.of(1)[0].rows, 12, "half of the pages are to be had");
+}
+
+#[test]
 fn chunks_shrink_as_others_fill_the_pool() {
     let mut bench = pages_of_sixteen(1000, 16_000);
     bench.send(Request::new(prompt(1, 8_000), 500));

@@ -163,6 +163,38 @@ fn the_reserve_is_for_those_who_run() {
     }
 }
 
+#[test]
+fn the_reserve_keeps_those_who_decode_from_giving_way() {
+    let settings = Settings { reserve: Pages(4), pin_quota: Pages(0), ..Bench::pool(12, 4) };
+    let config = EngineConfig { prompt_share: 1.0, ..EngineConfig::new(8, Tokens(48)) };
+    let mut bench = Bench::new(config, settings);
+    for who in [1, 2] {
+        bench.send(Request::new(prompt(who, 15), 6));
+    }
+    bench.step();
+    assert_eq!(bench.used(), 8, "all that is not reserved");
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.engine.cache().snapshot().peak_used, Pages(10));
+    assert_eq!(bench.engine.metrics().preemptions.get(), 0);
+}
+
+#[test]
+fn a_prompt_under_way_leaves_the_reserve_to_those_who_decode() {
+    let settings = Settings { reserve: Pages(4), pin_quota: Pages(0), ..Bench::pool(12, 4) };
+    let chunk = (Tokens(4), Tokens(4));
+    let config = EngineConfig { chunk, prompt_share: 1.0, ..EngineConfig::new(8, Tokens(48)) };
+    let mut bench = Bench::new(config, settings);
+    let decodes = bench.send(Request::new(prompt(1, 4), 20));
+    bench.step();
+    // By the time that it has read five of its six pages, the other one has three.
+    let reads = bench.send(Request::new(prompt(2, 24), 1));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.began_in(reads), 1);
+    assert!(bench.ended_in(reads) > bench.ended_in(decodes));
+}
+
 /// Twelve pages, six of them pinned.
 fn half_pinned() -> (Bench, PinId) {
     let settings = Settings { pin_quota: Pages(6), ..Bench::pool(12, 4) };

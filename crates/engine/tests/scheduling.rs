@@ -2,9 +2,9 @@
 
 mod fake;
 
-use fake::{Bench, Span, prompt};
-use octavo_engine::{Batching, Engine, EngineConfig, Request, SubmitError};
-use octavo_kv::Settings;
+use fake::{Bench, Span, expected, prompt};
+use octavo_engine::{Batching, Engine, EngineConfig, Request, RequestId, SubmitError};
+use octavo_kv::{Prompt, Scope, Settings};
 use octavo_types::{PageSize, Pages, Tokens};
 use std::time::Duration;
 
@@ -61,6 +61,64 @@ fn pages_that_nobody_can_need_are_not_kept_back() {
     }
 }
 
+/// Ten pages are free beside the first, which needs no more of them.
+#[test]
+fn choices_to_come_are_among_what_a_request_can_need() {
+    // Seven pages, and eight for each of two; or eight, the last of which is copied, and nine for each.
+    for (len, choices, fits) in [(28, 2, true), (30, 2, false), (30, 1, true)] {
+        let config = EngineConfig { prompt_share: 0.5, ..EngineConfig::new(8, Tokens(48)) };
+        let mut bench = Bench::new(config, Bench::pool(12, 4));
+        bench.send(Request::new(prompt(1, 5), 3));
+        bench.step();
+        let id = bench.send(Request { choices, best_of: choices, ..Request::new(prompt(2, len), 4) });
+        bench.run();
+        bench.assert_all_right();
+        assert_eq!(bench.began_in(id) == 1, fits, "{len} tokens, {choices} choices");
+        assert_eq!(bench.engine.metrics().preemptions.get(), 0);
+    }
+}
+
+#[test]
+fn nobody_is_taken_to_need_more_than_the_longest_sequence() {
+    let config = EngineConfig { prompt_share: 0.1, ..EngineConfig::new(8, Tokens(8)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request::new(prompt(1, 5), 1000));
+    bench.step();
+    let id = bench.send(Request::new(prompt(2, 7), 1000));
+    bench.step();
+    assert_eq!(bench.began_in(id), 1);
+}
+
+/// The first has read two of its eight pages; the other six are promised to it and nobody else's.
+#[test]
+fn what_is_promised_to_a_prompt_is_not_kept_back_for_it_a_second_time() {
+    let config = EngineConfig { chunk: (Tokens(10), Tokens(10)), ..EngineConfig::new(8, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request::new(prompt(1, 31), 1));
+    let second = bench.send(Request::new(prompt(2, 15), 1));
+    bench.step();
+    assert_eq!(bench.began_in(second), 0);
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!(bench.engine.metrics().preemptions.get(), 0);
+}
+
+#[test]
+fn pages_that_a_prompt_shares_count_neither_for_its_share_nor_for_what_it_can_need() {
+    // Eight pages are free beside the four of the first, three of which are shared; six of the eight are for new prompts.
+    // The first may come to need four more, or none.
+    for (own, first_says, fits) in [(24, 19, true), (32, 3, true), (32, 19, false)] {
+        let mut bench = Bench::small(12, 4, 8);
+        bench.send(Request::new(prompt(1, 13), first_says));
+        bench.step();
+        assert_eq!(bench.used(), 4);
+        let id = bench.send(Request::new([prompt(1, 12), prompt(2, own)].concat(), 0));
+        bench.run();
+        bench.assert_all_right();
+        assert_eq!(bench.began_in(id) == 1, fits, "{own} of its own, {first_says} to say");
+    }
+}
+
 #[test]
 fn where_nothing_runs_a_prompt_may_take_every_page() {
     let mut bench = Bench::small(12, 4, 8);
@@ -76,6 +134,12 @@ fn where_nothing_runs_a_prompt_may_take_every_page() {
     bench.assert_right(two);
     assert_eq!(bench.began_in(two), next);
     assert_eq!(bench.log.of(2)[0].rows, 44);
+    // In chunks as large as there is room for.
+    let config = EngineConfig { chunk: (Tokens(8), Tokens(16)), ..EngineConfig::new(8, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(12, 4));
+    bench.send(Request { choices: 2, best_of: 2, ..Request::new(prompt(2, 44), 4) });
+    bench.step();
+    assert_eq!(bench.log.of(2)[0].rows, 16);
 }
 
 #[test]
@@ -107,6 +171,20 @@ fn a_full_queue_refuses_until_one_of_it_begins_or_is_cancelled() {
     bench.step();
     bench.send(Request::new(prompt(4, 5), 3));
     bench.run();
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn who_was_looked_at_and_found_no_room_keeps_its_place_in_the_queue() {
+    let mut bench =
+        ten_of_twelve_pages_free(EngineConfig { max_waiting: 1, ..EngineConfig::new(8, Tokens(48)) });
+    let waits = bench.send(Request::new(prompt(2, 36), 1));
+    bench.run_steps(3);
+    assert_eq!(bench.engine.intake().waiting(), 1);
+    let refused = bench.try_send(Request::new(prompt(3, 4), 1)).unwrap_err();
+    assert!(matches!(refused, SubmitError::QueueFull { waiting: 1, .. }), "{refused}");
+    bench.run();
+    bench.assert_right(waits);
     bench.assert_nothing_left();
 }
 
@@ -144,6 +222,65 @@ fn pages_freed_in_a_step_serve_its_own_admissions() {
 }
 
 #[test]
+fn who_waits_for_pages_begins_in_the_step_that_frees_them_while_others_run() {
+    let mut bench = ten_of_twelve_pages_free(EngineConfig::new(8, Tokens(48)));
+    let short = bench.send(Request::new(prompt(2, 15), 2));
+    bench.step();
+    let waits = bench.send(Request::new(prompt(3, 24), 1));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!((bench.began_in(short), bench.ended_in(short)), (1, 2));
+    assert_eq!(bench.began_in(waits), 3);
+}
+
+#[test]
+fn one_that_finds_no_room_does_not_hold_up_who_comes_before_it() {
+    let mut bench = ten_of_twelve_pages_free(EngineConfig::new(8, Tokens(48)));
+    let large = bench.send(Request::new(prompt(2, 36), 1));
+    bench.step();
+    let small = bench.send(Request { priority: -9, ..Request::new(prompt(3, 4), 1) });
+    bench.step();
+    assert_eq!(bench.began_in(small), 2);
+    bench.run();
+    bench.assert_all_right();
+    assert!(bench.began_in(large) > 2);
+}
+
+/// A conversation goes on while the answer before it is still being said.
+#[test]
+fn who_finds_no_room_is_looked_at_again_because_others_compute_what_it_needs() {
+    let mut bench = Bench::small(22, 4, 8);
+    let first = Request::new(prompt(1, 4), 80);
+    let said = expected(&first, 0, Tokens(88));
+    bench.send(first.clone());
+    bench.step();
+    // Eighteen pages of twenty, of which twelve are shared once the other has said so much.
+    let waits = bench.send(Request::new([&first.prompt, &said[..44], &prompt(2, 24)].concat(), 1));
+    bench.run();
+    bench.assert_all_right();
+    let (began, ended) = (bench.began_in(waits), bench.ended_in(RequestId(0)));
+    assert!(began > 1 && began < ended, "it began in step {began}, the other ended in {ended}");
+}
+
+/// The one page that its predecessor had is pinned while it has it, and there is no more room afterwards.
+#[test]
+fn where_nothing_runs_the_first_is_looked_at_even_if_there_is_no_more_room() {
+    let settings = Settings { pin_quota: Pages(1), ..Bench::pool(5, 4) };
+    let size = settings.page_size;
+    let mut bench = Bench::new(EngineConfig::new(8, Tokens(16)), settings);
+    let first = Request::new(prompt(1, 3), 2);
+    bench.send(first.clone());
+    bench.step();
+    let waits = bench.send(Request::new(prompt(2, 15), 1));
+    bench.step();
+    let whole = [first.prompt.clone(), expected(&first, 0, Tokens(16))[..1].to_vec()].concat();
+    let (_, pinned) = bench.engine.pin(&Prompt::new(whole, Scope::default(), size).unwrap()).unwrap();
+    assert_eq!(pinned, Tokens(4));
+    bench.run_steps(4);
+    bench.assert_right(waits);
+}
+
+#[test]
 fn a_step_decodes_then_goes_on_with_prompts_then_begins_new_ones() {
     let config = EngineConfig { chunk: (Tokens(10), Tokens(10)), ..EngineConfig::new(8, Tokens(200)) };
     let mut bench = Bench::new(config, Bench::pool(50, 4));
@@ -172,6 +309,26 @@ fn a_static_batch_ends_before_the_next_begins() {
         let before = if batching == Batching::Static { long } else { short };
         assert_eq!(bench.began_in(next), bench.ended_in(before) + 1, "{batching:?}");
     }
+}
+
+#[test]
+fn a_static_batch_is_filled_while_its_prompts_are_read_and_then_closed() {
+    let (batching, chunk) = (Batching::Static, (Tokens(8), Tokens(8)));
+    let config = EngineConfig { batching, chunk, ..EngineConfig::new(4, Tokens(48)) };
+    let mut bench = Bench::new(config, Bench::pool(36, 4));
+    let mut send = |who, len, max_tokens| {
+        let id = bench.send(Request::new(prompt(who, len), max_tokens));
+        bench.step();
+        id
+    };
+    // The second comes right after the first has begun, and fills two steps by itself; the third finds room behind it.
+    let [_, second, third] = [(1, 4, 9), (2, 19, 2), (3, 4, 2)].map(|(who, len, n)| send(who, len, n));
+    bench.run_steps(2);
+    let late = bench.send(Request::new(prompt(4, 4), 2));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!((bench.began_in(second), bench.began_in(third)), (1, 3));
+    assert_eq!(bench.began_in(late), bench.ended_in(RequestId(0)) + 1);
 }
 
 #[test]

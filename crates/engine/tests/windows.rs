@@ -70,6 +70,29 @@ fn what_comes_first_is_not_kept_waiting_by_what_needs_no_more_pages() {
     assert!(of_last < 40, "the other one had {of_last} tokens meanwhile");
 }
 
+/// A prompt far longer than the pool takes no more than its window and a chunk, and one that decodes its window alone.
+#[test]
+fn what_a_window_lets_go_of_is_neither_kept_back_nor_waited_for() {
+    let config = EngineConfig { chunk: (Tokens(64), Tokens(64)), ..EngineConfig::new(4, Tokens(500)) };
+    let mut engine = engine(Some(16), config, |settings| Settings { total: Pages(32), ..settings });
+    let mut ended = Vec::new();
+    let requests = vec![
+        Request::new(tokens(100, 1), 60),
+        Request::new(tokens(300, 2), 1),
+        Request::new(tokens(24, 3), 1),
+    ];
+    let outputs = engine.generate(requests, &mut |index, event| {
+        if event.is_last() {
+            ended.push(index);
+        }
+        Flow::Continue
+    });
+    assert!(
+        outputs.unwrap().iter().all(|outputs| outputs.failure.is_none() && outputs.usage.preemptions == 0)
+    );
+    assert_eq!(ended, [1, 2, 0], "both others ran beside the first");
+}
+
 #[test]
 fn a_text_is_scored_in_the_pages_that_its_window_needs() {
     let total =

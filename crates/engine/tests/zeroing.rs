@@ -5,7 +5,8 @@ mod fake;
 use fake::{Bench, Fault, prompt};
 use octavo_engine::{EngineConfig, Request};
 use octavo_kv::Settings;
-use octavo_types::Tokens;
+use octavo_types::{Timestamp, Tokens};
+use std::sync::atomic::Ordering;
 
 /// Twelve pages of four tokens, three sequences at once: more than fit, so that some are preempted.
 fn bench(zero_freed: bool, prefix_cache: bool) -> Bench {
@@ -31,6 +32,40 @@ fn no_page_has_anything_in_it_when_somebody_else_begins_to_fill_it() {
         }
         bench.assert_nothing_left();
     }
+}
+
+#[test]
+fn what_could_not_be_zeroed_is_zeroed_before_the_next_step() {
+    for fails in [1, 3] {
+        let config = EngineConfig { zero_freed: true, ..EngineConfig::new(1, Tokens(48)) };
+        let settings = Settings { prefix_cache: false, ..Bench::pool(12, 4) };
+        let mut bench = Bench::with_runner(config, settings, |runner| {
+            (runner.wants_empty, runner.zeroing_fails) = (true, fails);
+        });
+        // The first leaves pages to be zeroed; whoever comes while that fails is told.
+        let ids: Vec<_> = (0..8).map(|who| bench.send(Request::new(prompt(who, 20), 4))).collect();
+        bench.run();
+        let failures = ids.iter().map(|id| bench.outputs(*id).failure.map(|failure| failure.to_string()));
+        let failures: Vec<_> = failures.flatten().collect();
+        let why = "a step failed: the device failed: it zeroes nothing";
+        assert!(failures.len() == fails && failures.iter().all(|failure| failure == why), "{failures:?}");
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn pages_are_zeroed_while_nothing_runs() {
+    let config = EngineConfig { zero_freed: true, ..EngineConfig::new(1, Tokens(48)) };
+    let settings = Settings { prefix_cache: false, ..Bench::pool(12, 4) };
+    let mut zeroed = Default::default();
+    let mut bench = Bench::with_runner(config, settings, |runner| zeroed = runner.zeroed.clone());
+    bench.send(Request::new(prompt(1, 10), 1));
+    bench.run();
+    assert_eq!(zeroed.load(Ordering::Relaxed), 0);
+    bench.engine.idle(Timestamp(bench.now));
+    assert_eq!(zeroed.load(Ordering::Relaxed), 3);
+    bench.engine.idle(Timestamp(bench.now));
+    assert_eq!(zeroed.load(Ordering::Relaxed), 3, "once");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use octavo_backend::BackendError;
 use octavo_engine::{Batch, Logits, Request, Runner, Sampler};
 use octavo_types::{PageId, PageSize, Pages, Tokens};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +89,12 @@ pub struct PageRunner {
     pub reads: bool,
     /// Whether a page must be empty when its first slot is written.
     pub wants_empty: bool,
+    /// Whether every wanted row must say how its token is chosen.
+    pub wants_choices: bool,
+    /// Pages zeroed so far.
+    pub zeroed: Arc<AtomicUsize>,
+    /// How often zeroing fails before it succeeds.
+    pub zeroing_fails: usize,
 }
 
 /// What is in a slot that was never written.
@@ -97,8 +104,19 @@ impl PageRunner {
     pub fn new(total: Pages, page_size: PageSize) -> Self {
         let page_size = page_size.as_usize();
         let pages = vec![vec![RUBBISH; page_size]; total.as_usize()];
-        let (log, faults, pace) = (Log::default(), Faults::default(), Duration::ZERO);
-        Self { page_size, pages, log, faults, fault: None, pace, reads: true, wants_empty: false }
+        Self {
+            page_size,
+            pages,
+            log: Log::default(),
+            faults: Faults::default(),
+            fault: None,
+            pace: Duration::ZERO,
+            reads: true,
+            wants_empty: false,
+            wants_choices: false,
+            zeroed: Arc::default(),
+            zeroing_fails: 0,
+        }
     }
 
     fn slot(&mut self, table: &[PageId], position: usize) -> &mut u32 {
@@ -149,6 +167,7 @@ impl PageRunner {
                     position += 1;
                 }
                 let choice = choices.next().expect("one a wanted row");
+                assert!(choice.is_some() || !self.wants_choices, "logits are wanted");
                 if std::mem::take(&mut broken) {
                     logits.push(&[f32::NAN; VOCAB]);
                     continue;
@@ -212,6 +231,11 @@ impl Runner for PageRunner {
     }
 
     fn zero(&mut self, pages: &[PageId]) -> Result<(), BackendError> {
+        if let Some(left) = self.zeroing_fails.checked_sub(1) {
+            self.zeroing_fails = left;
+            return Err(BackendError::Device("it zeroes nothing".into()));
+        }
+        self.zeroed.fetch_add(pages.len(), Ordering::Relaxed);
         pages.iter().for_each(|page| self.pages[page.index()].fill(RUBBISH));
         Ok(())
     }
