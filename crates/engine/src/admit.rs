@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Events};
 use crate::event::Failure;
 use crate::intake::Place;
-use crate::plan::Others;
+use crate::plan::{Others, Planned};
 use crate::queue::Waiting;
 use crate::request::RequestId;
 use crate::task::{Running, Task};
@@ -73,15 +73,13 @@ impl Engine {
         let at = self.running.partition_point(|other| other.order() < task.order);
         let fits = self.fits(seq, &task, len);
         self.running.insert(at, Running::new(task, seq));
-        if !(fits && self.first_chunk(at, id, budget, events)) {
-            if self.running.len() == 1 && self.running[0].seq == seq {
+        if !fits || self.plan_chunk(at, budget, Others::Stay, events) == Planned::NoRoom {
+            if self.running.len() == 1 {
                 // Nobody else is in its way: whether it can run at all is for the last resort to say.
                 self.note_admission(seq, hit);
                 return false;
             }
-            if let Some(at) = self.running.iter().position(|running| running.seq == seq) {
-                self.send_back(at, place);
-            }
+            self.send_back(at, place);
             self.blocked_with = Some(Blocked { id, room: before, step: self.metrics.steps.get() });
             return false;
         }
@@ -104,7 +102,7 @@ impl Engine {
         // A share such as 0.9 is a little less than that in binary: nine of ten pages are within it all the same.
         let within = f64::from(need.0) <= f64::from(room.0) * f64::from(share + f32::EPSILON);
         let most = self.most_pages(seq, task).saturating_sub(held.0.into());
-        within || need <= room && most + self.growth() <= room.0.into()
+        within || most + self.growth() <= room.0.into()
     }
 
     /// The most pages that those running may still take, beside what is promised to their prompts.
@@ -129,16 +127,6 @@ impl Engine {
         let forks = u64::from(task.forks_to_come());
         let each = (self.pages_for(end) + Pages(groups)).saturating_sub(self.pages_for(known));
         u64::from(self.pages_for(end).0) + u64::from(each.0) * forks
-    }
-
-    /// Puts the beginning into the step; `false` if there was no room for it.
-    fn first_chunk(&mut self, at: usize, id: RequestId, budget: &mut Tokens, events: &mut Events) -> bool {
-        let seq = self.running[at].seq;
-        self.plan_chunk(at, budget, Others::Stay, events);
-        match self.running.iter().find(|running| running.seq == seq) {
-            Some(running) => running.span.is_some(),
-            None => !self.groups.contains_key(&id),
-        }
     }
 
     /// Undoes an admission: it waits where it waited.

@@ -36,9 +36,7 @@ impl Outputs {
         match event {
             // Until it is done, which says all of it.
             Event::Prefill { total, cached, .. } => {
-                if self.usage.completion_tokens == 0 {
-                    (self.usage.prompt_tokens, self.usage.cached_tokens) = (total, cached);
-                }
+                (self.usage.prompt_tokens, self.usage.cached_tokens) = (total, cached);
             }
             Event::PromptLogprobs(logprobs) => self.prompt_logprobs = logprobs,
             Event::Token(NewToken { choice, token, text, logprobs }) => {

@@ -91,7 +91,6 @@ impl Engine {
         let mut late = self.queue.late(now);
         let running = self.running.iter().filter(|running| running.deadline.is_some_and(|by| by <= now));
         late.extend(running.map(|running| running.task.id()));
-        late.dedup();
         for id in late {
             let limit = self.limit_of(id);
             self.fail_request(id, Failure::TimeLimit(limit), events);
@@ -231,9 +230,9 @@ impl Engine {
 
     /// What is wanted of a sequence that is computed up to `end`.
     fn wanted_of(&self, at: usize, end: Tokens) -> Wanted {
-        let Running { seq, task, reading, .. } = &self.running[at];
+        let Running { seq, task, .. } = &self.running[at];
         let known = self.cache.sequence(*seq).expect("running").prompt().len();
-        if *reading && task.wants_prompt_logprobs() {
+        if task.wants_prompt_logprobs() {
             return Wanted::All;
         }
         if end < known {

@@ -104,13 +104,12 @@ impl Engine {
         }
         let (id, total) = (task.id(), task.shared.prompt_len);
         let cached = self.groups.get(&id).map_or(Tokens::ZERO, |group| group.usage.cached_tokens);
-        let done = computed.min(total);
         // What is read again after a preemption is no news.
-        if done > task.progress {
-            task.progress = done;
-            events.push((id, Event::Prefill { done, total, cached }));
+        if computed > task.progress {
+            task.progress = computed;
+            events.push((id, Event::Prefill { done: computed, total, cached }));
         }
-        if let Some(top) = task.shared.request.prompt_logprobs.filter(|_| task.wants_prompt_logprobs()) {
+        if let Some(top) = task.shared.request.prompt_logprobs {
             let rows = self.batch.logits_of(span);
             let first = computed.as_usize() - rows.len();
             let prompt = &task.shared.request.prompt;
@@ -166,11 +165,10 @@ impl Engine {
         let running = &mut self.running[at];
         let (seq, id) = (running.seq, running.task.id());
         if running.task.shared.request.max_tokens == 0 {
-            let end = End { reason: FinishReason::Length, counts: false };
-            self.finish(at, String::new(), end, events);
+            self.finish(at, FinishReason::Length, events);
             return Ok(());
         }
-        let Chosen { sampled, mut text, end } = choose_token(&mut running.task, given, known, max_len)?;
+        let Chosen { sampled, text, end } = choose_token(&mut running.task, given, known, max_len)?;
         // A token that ends the text is part of how likely it is.
         if let Some(logprobs) = &sampled.logprobs {
             running.task.logprob += f64::from(logprobs.logprob);
@@ -182,13 +180,12 @@ impl Engine {
             running.task.generated += 1;
             let choice = running.task.choice;
             let asked = running.task.shared.request.sampling.logprobs.is_some();
-            let text = std::mem::take(&mut text);
             let logprobs: Option<TokenLogprobs> = sampled.logprobs.filter(|_| asked);
             let event = Event::Token(NewToken { choice, token: sampled.token, text, logprobs });
             self.tell(id, choice, event, events);
         }
         match end {
-            Some(end) => self.finish(at, text, end, events),
+            Some(end) => self.finish(at, end.reason, events),
             None => self.chosen.push((seq, sampled.token)),
         }
         Ok(())
@@ -212,13 +209,13 @@ impl Engine {
     }
 
     /// A choice has ended; with the last one the request has.
-    fn finish(&mut self, at: usize, text: String, end: End, events: &mut Events) {
+    fn finish(&mut self, at: usize, reason: FinishReason, events: &mut Events) {
         let running = &mut self.running[at];
-        let (rest, matched) = running.task.text.take().map(|rest| rest.finish()).unwrap_or_default();
-        let reason = if matched.is_some() { FinishReason::Stop } else { end.reason };
+        let (text, matched) = running.task.text.take().map(|rest| rest.finish()).unwrap_or_default();
+        let reason = if matched.is_some() { FinishReason::Stop } else { reason };
         running.finished = Some(reason);
         let (id, choice) = (running.task.id(), running.task.choice);
-        let finished = Finished { choice, reason, text: text + &rest, matched };
+        let finished = Finished { choice, reason, text, matched };
         self.tell(id, choice, Event::Finished(finished), events);
         let task = &self.running[at].task;
         let Some(group) = self.groups.get_mut(&id) else { return };
