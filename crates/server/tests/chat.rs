@@ -2,9 +2,11 @@
 
 mod support;
 
+use octavo::{Options, Tokens};
+use octavo_server::ServerOptions;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use support::TestServer;
+use support::{TestServer, engine_options};
 
 static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
 const PATH: &str = "/v1/chat/completions";
@@ -83,6 +85,24 @@ fn either_name_of_the_limit_is_kept() {
         assert_eq!(answer["usage"]["completion_tokens"], 3, "{name}");
         assert_eq!(answer["choices"][0]["finish_reason"], "length", "{name}");
     }
+}
+
+#[test]
+fn without_a_limit_an_answer_may_fill_the_context_and_needs_room_in_it() {
+    let engine = Options { max_len: Some(Tokens(64)), ..engine_options() };
+    let server = TestServer::with(ServerOptions::default(), engine);
+    let of = |words: usize| json!([{"role": "user", "content": " a".repeat(words)}]);
+    let count = |words| server.ask("/tokenize", json!({"messages": of(words)}))["count"].as_u64().unwrap();
+    let full = (1..64).find(|words| count(*words) == 64).expect("a conversation of 64 tokens");
+    for words in [1, full - 1] {
+        let answer = server.ask(PATH, json!({"messages": of(words), "ignore_eos": true}));
+        assert_eq!(answer["usage"]["total_tokens"], 64);
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    }
+    let refused = server.post(PATH, &json!({"messages": of(full)}));
+    let error = refused.error();
+    assert_eq!((refused.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+    assert_eq!(error["param"], "messages");
 }
 
 #[test]

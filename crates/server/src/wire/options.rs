@@ -147,6 +147,8 @@ impl Options {
         let stop_tokens: Arc<[u32]> = stop_tokens.into_iter().collect();
         let request = |prompt: Vec<u32>| {
             let room = defaults.max_len.0.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
+            // A prompt that leaves no room is refused for that, not for asking for nothing.
+            let room = room.max(1);
             let wanted = self.max_tokens.or(defaults.max_tokens).unwrap_or(room);
             let mut sampling = self.sampling.over(texts.default_sampling());
             sampling.logprobs = defaults.logprobs;
@@ -163,8 +165,7 @@ impl Options {
                 priority: self.priority,
                 time_limit: self.time_limit,
                 waited: self.asked.elapsed(),
-                // A prompt that leaves no room is refused for that, not for asking for nothing.
-                ..Request::new(prompt, wanted.min(room.max(1)))
+                ..Request::new(prompt, wanted.min(room))
             }
         };
         Ok(prompts.into_iter().map(request).collect())
