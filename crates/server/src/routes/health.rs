@@ -39,7 +39,7 @@ struct ReadyBody {
 
 /// Whether new requests are taken.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
-    let why_not = if app.limits.is_draining() || app.handle.intake().is_closed() {
+    let why_not = if app.handle.intake().is_closed() {
         Some("shutting down")
     } else if !health::look(&app).await.is_well() {
         Some("the engine is not well: see /health")
