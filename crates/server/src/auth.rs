@@ -70,6 +70,7 @@ mod tests {
         for (header, expected) in [
             (Some("Bearer alpha"), true),
             (Some("bearer beta"), true),
+            (Some("Bearer  alpha "), true),
             (Some("Bearer alph"), false),
             (Some("Bearer alphaa"), false),
             (Some("Bearer "), false),
@@ -88,10 +89,11 @@ mod tests {
 
     #[test]
     fn health_and_metrics_are_open_unless_closed() {
-        for path in ["/health", "/ready", "/metrics"] {
+        let closed = || ServerOptions { open_health: false, open_metrics: false, ..two_keys() };
+        for path in ["/health", "/ready", "/version", "/metrics"] {
             assert!(check(two_keys(), path, None), "{path}");
-            let closed = ServerOptions { open_health: false, open_metrics: false, ..two_keys() };
-            assert!(!check(closed, path, None), "{path}");
+            assert!(!check(closed(), path, None), "{path}");
         }
+        assert!(check(closed(), "/", None));
     }
 }

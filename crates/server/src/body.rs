@@ -182,5 +182,8 @@ mod tests {
             assert_eq!(check(packed).unwrap_err().status(), 415, "{packed}");
         }
         assert!(check_encoding(&HeaderMap::new()).is_ok());
+        let mut two = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static("identity"))]);
+        two.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        assert_eq!(check_encoding(&two).unwrap_err().status(), 415);
     }
 }

@@ -215,14 +215,32 @@ mod tests {
             ServerOptions { max_requests: 0, ..base() },
             ServerOptions { max_requests: usize::MAX, ..base() },
             ServerOptions { max_connections: 0, ..base() },
+            ServerOptions { max_connections: usize::MAX, ..base() },
             ServerOptions { max_prompts: 0, ..base() },
             ServerOptions { max_prompt_tokens: Some(0), ..base() },
             ServerOptions { header_timeout: Duration::ZERO, ..base() },
+            ServerOptions { body_timeout: Duration::ZERO, ..base() },
+            ServerOptions { stall_timeout: Duration::ZERO, ..base() },
+            ServerOptions { keep_alive: Duration::ZERO, ..base() },
+            ServerOptions { keep_alive: Duration::MAX, ..base() },
             ServerOptions { drain: Duration::MAX, ..base() },
             ServerOptions { model_names: vec![String::new()], ..base() },
         ] {
             assert!(ServerConfig::try_from(options.clone()).is_err(), "{options:?}");
         }
         ServerConfig::try_from(origin("http://localhost:3000")).unwrap();
+        assert_eq!(ServerConfig::try_from(key("")).unwrap_err(), ConfigError::ApiKey(2));
+    }
+
+    #[test]
+    fn the_least_and_the_most_that_can_work_do() {
+        let (least, most, base) = (Duration::from_millis(1), 1 << 20, ServerOptions::default);
+        for options in [
+            ServerOptions { max_body: 1024, max_requests: 1, max_connections: 1, ..base() },
+            ServerOptions { max_body: 1 << 30, max_requests: most, max_connections: most, ..base() },
+            ServerOptions { keep_alive: least, drain: Duration::ZERO, ..base() },
+        ] {
+            ServerConfig::try_from(options).unwrap();
+        }
     }
 }

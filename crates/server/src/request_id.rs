@@ -99,6 +99,7 @@ mod tests {
             RequestId::of(&HeaderMap::from_iter([(HEADER, value)])).to_string()
         };
         assert_eq!(of(b"abc-1_2.3:4"), "abc-1_2.3:4");
+        assert_eq!(of(&[b'a'; 128]), "a".repeat(128));
         for bad in [&b""[..], b"a b", b"\"quoted\"", b"caf\xc3\xa9", &[b'a'; 129]] {
             assert_eq!(of(bad).len(), 32, "{bad:?}");
         }

@@ -6,7 +6,7 @@ use octavo::{Options, Tokens};
 use octavo_server::ServerOptions;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use support::{TestServer, engine_options};
+use support::{Model, TestServer, engine_options};
 
 static SERVER: LazyLock<TestServer> = LazyLock::new(TestServer::start);
 const PATH: &str = "/v1/chat/completions";
@@ -50,6 +50,29 @@ fn a_stream_says_what_the_whole_answer_says() {
         assert!(others.iter().all(|choice| choice["finish_reason"].is_null()));
     }
     assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
+}
+
+#[test]
+fn a_stop_string_is_named_and_its_beginning_alone_ends_nothing() {
+    let ask = |stop: Value| {
+        let mut body = json!({"messages": question(), "temperature": 0, "max_tokens": 10, "stop": stop});
+        let whole = SERVER.ask(PATH, body.clone());
+        body["stream"] = true.into();
+        let chunks = SERVER.chunks(PATH, body);
+        let choices = chunks.iter().map(|chunk| &chunk["choices"][0]);
+        let streamed: String = choices.filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        assert_eq!(streamed, content(&whole));
+        let (whole, last) = (&whole["choices"][0], &chunks.last().unwrap()["choices"][0]);
+        assert_eq!(last["finish_reason"], whole["finish_reason"]);
+        assert_eq!(last["stop_reason"], whole["stop_reason"]);
+        (streamed, whole["finish_reason"].clone(), whole["stop_reason"].clone())
+    };
+    let (text, ..) = ask(Value::Null);
+    let stop = &text[text.len() - 3..];
+    let begun = format!("{stop}\u{1}");
+    assert_eq!(ask(json!(begun)), (text.clone(), json!("length"), Value::Null));
+    let before = text.split(stop).next().unwrap().to_owned();
+    assert_eq!(ask(json!([begun, stop])), (before, json!("stop"), json!(stop)));
 }
 
 #[test]
@@ -206,7 +229,8 @@ fn a_grammar_that_makes_no_sense_is_refused_by_name() {
         body[field] = value;
         let answer = SERVER.post(PATH, &body);
         assert_eq!(answer.status, 400, "{}", answer.text());
-        assert_eq!(answer.error()["param"], param);
+        let error = answer.error();
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("invalid_grammar")));
     }
 }
 
@@ -230,4 +254,50 @@ fn what_the_template_makes_of_many_messages_is_measured_before_it_is_tokenised()
     let error = refused.error();
     assert_eq!((refused.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
     assert!(error["message"].as_str().unwrap().contains("are the most that is tokenised"), "{error}");
+}
+
+/// The tokens of a prompt in a conversation with these fields, as text.
+fn prompt(server: &TestServer, fields: Value) -> String {
+    let mut body = json!({"messages": [{"role": "user", "content": "hi", "name": "me"}]});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let tokens = server.ask("/tokenize", body)["tokens"].clone();
+    server.ask("/detokenize", json!({"tokens": tokens}))["prompt"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_template_is_given_all_that_it_may_ask_for_and_may_refuse() {
+    let template = "{% if refuse %}{{ raise_exception('not like this') }}{% endif %}\
+        {% for tool in tools or [] %}{{ tool.function.name }}+{% endfor %}\
+        {% for message in messages %}{{ message.name }}:{{ message.content }}{% endfor %}\
+        {% if add_generation_prompt %}>{% endif %}{{ mood or '' }}";
+    let model = Model::with("template", |config| config["chat_template"] = template.into());
+    let server =
+        TestServer::with(ServerOptions::default(), Options { source: model.source(), ..engine_options() });
+    let tools = json!([{"type": "function", "function": {"name": "look"}}]);
+    let fields =
+        json!({"tools": tools, "add_generation_prompt": false, "chat_template_kwargs": {"mood": "!"}});
+    assert_eq!(prompt(&server, fields), "look+me:hi!");
+    assert_eq!(prompt(&server, json!({})), "me:hi>");
+    let refused =
+        server.post(PATH, &json!({"messages": question(), "chat_template_kwargs": {"refuse": true}}));
+    let error = refused.error();
+    assert_eq!((refused.status, &error["param"]), (400, &json!("messages")));
+    assert!(error["message"].as_str().unwrap().contains("not like this"), "{error}");
+    // What a template may make long text of is measured before it gets to it.
+    let tool = json!({"type": "function", "function": {"name": "f", "description": "a".repeat(100_000)}});
+    let message = json!({"role": "user", "content": "a", "note": "a".repeat(100_000)});
+    for body in [json!({"messages": question(), "tools": [tool]}), json!({"messages": [message]})] {
+        let refused = server.post(PATH, &body);
+        assert_eq!((refused.status, &refused.error()["code"]), (400, &json!("context_length_exceeded")));
+    }
+}
+
+#[test]
+fn a_model_without_a_template_holds_no_conversation() {
+    let model = Model::with("no-template", |config| config["chat_template"] = Value::Null);
+    let server =
+        TestServer::with(ServerOptions::default(), Options { source: model.source(), ..engine_options() });
+    let refused = server.post(PATH, &json!({"messages": question()}));
+    assert_eq!((refused.status, &refused.error()["code"]), (400, &json!("no_chat_template")));
+    server.ask("/v1/completions", json!({"prompt": "a", "max_tokens": 1}));
 }

@@ -30,6 +30,7 @@ fn a_prompt_is_continued_in_the_form_of_openai() {
     let choice = &answer["choices"][0];
     assert_eq!((&choice["index"], &choice["finish_reason"]), (&json!(0), &json!("length")));
     assert!(!text(&answer).is_empty());
+    assert!(choice["logprobs"].is_null() && choice["stop_reason"].is_null());
     let usage = &answer["usage"];
     assert_eq!(usage["completion_tokens"], 8);
     let total = usage["prompt_tokens"].as_u64().unwrap() + 8;
@@ -85,6 +86,20 @@ fn a_stream_shows_how_much_of_the_prompt_was_read_if_asked() {
     assert_eq!(last["cached_tokens"], 0);
     let with_progress = chunks.iter().filter(|chunk| chunk.get("progress").is_some());
     assert!(with_progress.into_iter().all(|chunk| chunk["choices"] == json!([])));
+    // Of two prompts, the first in the cache.
+    let mut body =
+        json!({"prompt": [prompt, [5, 6, 7]], "max_tokens": 2, "stream": true, "cache_salt": "progress"});
+    let plain = SERVER.chunks(PATH, body.clone());
+    assert!(plain.iter().all(|chunk| chunk.get("progress").is_none()));
+    body["stream_options"] = json!({"include_progress": true});
+    let chunks = SERVER.chunks(PATH, body);
+    let last = |index: u32| {
+        let mut progress = chunks.iter().rev().filter_map(|chunk| chunk.get("progress"));
+        progress.find(|progress| progress["index"] == index).cloned()
+    };
+    let (first, second) = (last(0).expect("of the first"), last(1).expect("of the second"));
+    assert!(first["cached_tokens"].as_u64().unwrap() >= 592, "{first}");
+    assert_eq!((&second["prompt_tokens"], &second["cached_tokens"]), (&json!(3), &json!(0)));
 }
 
 #[test]
@@ -102,6 +117,51 @@ fn prompts_come_as_text_or_tokens_one_or_many() {
     assert_eq!(one(json!([a, b])), both);
     assert_eq!(one(json!([tokens(a), tokens(b)])), both);
     assert_eq!(one(json!([b, a, b])), [of_b.clone(), of_a, of_b].concat());
+}
+
+/// What a stream says of one choice: its text, and the lists of its logprobs.
+fn joined(chunks: &[Value], index: u64) -> Value {
+    let own = |chunk: &&Value| chunk["choices"][0]["index"] == index;
+    let list = |name: &str| -> Vec<Value> {
+        let lists =
+            chunks.iter().filter(own).filter_map(|chunk| chunk["choices"][0]["logprobs"][name].as_array());
+        lists.flatten().cloned().collect()
+    };
+    let names = ["text_offset", "token_logprobs", "tokens", "top_logprobs"];
+    let logprobs: serde_json::Map<String, Value> =
+        names.map(|name| (name.to_owned(), list(name).into())).into_iter().collect();
+    json!({"text": streamed(chunks, index), "logprobs": logprobs})
+}
+
+#[test]
+fn choices_of_several_prompts_come_prompt_by_prompt() {
+    let ask = |prompt: Value, n: u32| json!({"prompt": prompt, "n": n, "max_tokens": 4, "temperature": 0, "echo": true, "logprobs": 1});
+    let prompts = ["The String type", "An iterator"];
+    let alone = prompts.map(|prompt| SERVER.ask(PATH, ask(json!(prompt), 1))["choices"][0].clone());
+    let mut together = ask(json!(prompts), 2);
+    let whole = SERVER.ask(PATH, together.clone());
+    together["stream"] = true.into();
+    let chunks = SERVER.chunks(PATH, together);
+    for (index, expected) in [&alone[0], &alone[0], &alone[1], &alone[1]].into_iter().enumerate() {
+        let mut expected = expected.clone();
+        expected["index"] = index.into();
+        assert_eq!(whole["choices"][index], expected);
+        let streamed = joined(&chunks, index as u64);
+        assert_eq!((&streamed["text"], &streamed["logprobs"]), (&expected["text"], &expected["logprobs"]));
+    }
+}
+
+#[test]
+fn what_might_have_been_a_stop_string_is_said_at_the_end() {
+    let mut body = json!({"prompt": "The Vec type", "max_tokens": 10, "temperature": 0});
+    let whole = text(&SERVER.ask(PATH, body.clone())).to_owned();
+    body["stop"] = format!("{}\u{1}", &whole[whole.len() - 2..]).into();
+    let answer = SERVER.ask(PATH, body.clone());
+    assert_eq!((text(&answer), &answer["choices"][0]["finish_reason"]), (&whole[..], &json!("length")));
+    body["stream"] = true.into();
+    let chunks = SERVER.chunks(PATH, body);
+    assert_eq!(streamed(&chunks, 0), whole);
+    assert!(chunks.last().unwrap()["choices"][0]["stop_reason"].is_null());
 }
 
 #[test]
@@ -138,7 +198,8 @@ fn a_stop_string_ends_the_text_and_is_left_out() {
             body["stream"] = true.into();
             let chunks = SERVER.chunks(PATH, body);
             assert_eq!(streamed(&chunks, 0), before);
-            assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+            let last = &chunks.last().unwrap()["choices"][0];
+            assert_eq!((&last["finish_reason"], &last["stop_reason"]), (&json!("stop"), &stop[1]));
         } else {
             let answer = SERVER.ask(PATH, body);
             assert_eq!(text(&answer), before);
@@ -279,6 +340,10 @@ fn a_second_identical_request_finds_its_prompt_cached() {
         |salt: &str| SERVER.ask(PATH, body(salt))["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     assert_eq!(cached("one"), 0);
     assert_eq!(cached("one"), 96);
+    // How likely its tokens are need not be computed for one that only wants those of the answer.
+    let mut likely = body("one");
+    likely["logprobs"] = 1.into();
+    assert_eq!(SERVER.ask(PATH, likely)["usage"]["prompt_tokens_details"]["cached_tokens"], 96);
     // Another tenant must not even see that it is there.
     assert_eq!(cached("two"), 0);
 }
@@ -342,4 +407,17 @@ fn offsets_count_what_is_in_the_text() {
             assert_eq!(text[at..].iter().take(token.chars().count()).collect::<String>(), token, "{choice}");
         }
     }
+    // An answer completes no character of its prompt.
+    let body = json!({"prompt": [72, 130], "echo": true, "logprobs": 1, "max_tokens": 2, "temperature": 0,
+        "logit_bias": {"105": 100}, "ignore_eos": true});
+    let choice = SERVER.ask(PATH, body.clone())["choices"][0].clone();
+    assert_eq!(choice["text"], "f\u{fffd}\u{fffd}\u{fffd}");
+    assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 2, 3]));
+    // Nor is a token left out of a stream that has no text yet, such as the first byte of a character.
+    let mut body = body;
+    body["logit_bias"] = json!({"130": 100});
+    let choice = SERVER.ask(PATH, body.clone())["choices"][0].clone();
+    body["stream"] = true.into();
+    let streamed = joined(&SERVER.chunks(PATH, body), 0);
+    assert_eq!((&streamed["text"], &streamed["logprobs"]), (&choice["text"], &choice["logprobs"]));
 }

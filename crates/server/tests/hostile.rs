@@ -239,25 +239,64 @@ fn a_body_that_is_too_large_is_not_read() {
     good(&SERVER);
 }
 
+/// What is answered to a body whose chunks are these.
+fn chunked(server: &TestServer, chunks: &str) -> Answer {
+    let mut stream = server.connect();
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(format!("{head}{chunks}").as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(&bytes)
+}
+
+#[test]
+fn a_body_may_be_as_large_as_it_is_said() {
+    let server =
+        TestServer::with(ServerOptions { max_body: 1024, ..ServerOptions::default() }, engine_options());
+    for (len, status) in [(1024, 200), (1025, 413)] {
+        let body = format!("{:len$}", r#"{"prompt": "a", "max_tokens": 1}"#);
+        assert_eq!(server.send("POST", BOTH[0], JSON, body.as_bytes()).status, status, "{len}");
+        assert_eq!(chunked(&server, &format!("{len:x}\r\n{body}\r\n0\r\n\r\n")).status, status, "{len}");
+    }
+    // Whoever was told to go on is read to the end: more than the system keeps for either side.
+    let mut stream = server.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 25]).unwrap();
+    stream.write_all(b"2000000\r\n").unwrap();
+    stream.write_all(&vec![b' '; 32 << 20]).unwrap();
+    stream.write_all(b"\r\n0\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 413");
+}
+
+#[test]
+fn a_body_that_breaks_off_is_refused_however_much_of_it_has_come() {
+    let body = r#"{"prompt": "a", "max_tokens": 1}"#;
+    let answer = chunked(&SERVER, &format!("{:x}\r\n{body}\r\nno length\r\n", body.len()));
+    assert_eq!((answer.status, &answer.error()["code"]), (400, &json!("broken_body")));
+}
+
 #[test]
 fn wrong_paths_methods_and_types_are_told_in_the_same_form() {
-    for (method, path, status) in [
-        ("GET", "/v1/nothing", 404),
-        ("GET", "/v1/completions", 405),
-        ("PUT", "/v1/chat/completions", 405),
-        ("DELETE", "/health", 405),
-        ("GET", "/v1/models/unknown/model", 404),
-        ("DELETE", "/v1/cache/pins/99", 404),
-        ("DELETE", "/v1/cache/pins/x", 404),
-        ("GET", "/v1/models/%ff", 400),
-        ("GET", "/v1/models/org/%c3%28", 400),
-        ("DELETE", "/v1/cache/pins/%ff", 400),
-        ("GET", "/%ff", 404),
-        ("BREW", "/", 405),
+    for (method, path, status, code) in [
+        ("GET", "/v1/nothing", 404, "unknown_path"),
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("PUT", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/health", 405, "method_not_allowed"),
+        ("GET", "/v1/models/unknown/model", 404, "model_not_found"),
+        ("DELETE", "/v1/cache/pins/99", 404, "no_such_pin"),
+        ("DELETE", "/v1/cache/pins/x", 404, "no_such_pin"),
+        ("GET", "/v1/models/%ff", 400, "invalid_path"),
+        ("GET", "/v1/models/org/%c3%28", 400, "invalid_path"),
+        ("DELETE", "/v1/cache/pins/%ff", 400, "invalid_path"),
+        ("GET", "/%ff", 404, "unknown_path"),
+        ("BREW", "/", 405, "method_not_allowed"),
     ] {
         let answer = SERVER.send(method, path, &[], b"");
-        assert_eq!(answer.status, status, "{method} {path}");
-        answer.error();
+        assert_eq!((answer.status, &answer.error()["code"]), (status, &json!(code)), "{method} {path}");
     }
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let answer = SERVER.send("POST", BOTH[0], &form, br#"{"prompt": "a"}"#);
@@ -317,13 +356,13 @@ fn a_client_that_never_sends_its_body_is_given_up() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     let answer = Answer::parse(&bytes);
-    assert_eq!(answer.status, 408);
-    answer.error();
+    let error = answer.error();
+    assert_eq!((answer.status, &error["code"]), (408, &json!("body_timeout")));
+    assert!(error["message"].as_str().unwrap().ends_with("within 0.5 s"), "{error}");
     // Nor one that never ends its head.
     let mut stream = SERVER.connect();
     stream.write_all(b"POST /v1/completions HT").unwrap();
-    let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
+    stream.read_to_end(&mut Vec::new()).expect("the server hangs up before this client does");
     good(&SERVER);
 }
 

@@ -5,7 +5,7 @@ mod support;
 use octavo::{KvMemory, Options, Pages, Tokens};
 use octavo_server::{ServeError, ServerOptions};
 use serde_json::{Value, json};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::{Answer, TestServer, engine_options};
@@ -92,6 +92,46 @@ fn a_client_that_goes_away_leaves_no_pin() {
         metrics.lines().find_map(|line| line.strip_prefix(pinned)).map_or(0, |count| count.parse().unwrap());
     let kept = (0..200).filter(|id| server.delete(&format!("/v1/cache/pins/{id}")).status == 200).count();
     assert_eq!(kept, told, "pins are those that were told");
+}
+
+#[test]
+fn a_stream_that_waits_shows_that_it_is_alive() {
+    let keep_alive = Duration::from_millis(5);
+    let options = ServerOptions { keep_alive, ..ServerOptions::default() };
+    let server = TestServer::with(options, Options { max_batch: 1, ..slow_engine() });
+    let running = start_long(&server, true);
+    server.wait_for_cache("one runs", |cache| used(cache) > 0);
+    let begun = Instant::now();
+    let mut waiting = start_long(&server, true);
+    let mut text = String::new();
+    while text.matches(": still here\n\n").count() < 10 {
+        let mut bytes = [0; 100];
+        let read = waiting.read(&mut bytes).unwrap();
+        text += std::str::from_utf8(&bytes[..read]).unwrap();
+        assert!(read > 0 && !text.contains("data:"), "{text}");
+    }
+    assert!(begun.elapsed() >= 10 * keep_alive, "each of them has waited its time");
+    drop((running, waiting));
+}
+
+#[test]
+fn no_more_connections_are_open_than_may() {
+    let options = ServerOptions { max_connections: 1, ..ServerOptions::default() };
+    let server = TestServer::with(options, engine_options());
+    let (mut first, mut second) = (server.connect(), server.connect());
+    second.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n").unwrap();
+    // Many requests, so that there is time to let the second in.
+    let many = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50);
+    let last = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    first.write_all((many + last).as_bytes()).unwrap();
+    let mut answers = String::new();
+    first.read_to_string(&mut answers).unwrap();
+    assert!(answers.contains("octavo_http_connections 1\n"), "{answers}");
+    drop(first);
+    second.write_all(b"Connection: close\r\n\r\n").unwrap();
+    // Its turn comes when the first has gone.
+    assert_eq!(answer(second).status, 200);
+    assert_eq!(server.get("/health").status, 200);
 }
 
 #[test]

@@ -79,6 +79,9 @@ fn an_answer_that_is_whole_says_why_it_ended_and_how_long_it_was() {
         let line = ended(id);
         assert!(line.contains("how=\"length\" tokens=6 ms="), "{line}");
     }
+    // Those that are not the best count, too.
+    send(&server, "best", &json!({"prompt": "a", "max_tokens": 3, "best_of": 4, "ignore_eos": true}));
+    assert!(ended("best").contains("how=\"length\" tokens=12 ms="));
 }
 
 #[test]
@@ -98,10 +101,12 @@ fn a_client_that_goes_away_is_said_to_be_gone() {
     let server = server(ServerOptions::default());
     for (id, stream) in [("gone", false), ("gone-stream", true)] {
         let client = open(&server, id, &long(stream));
-        server.wait_for_cache("it runs", |cache| cache["pages"]["used"] != 0);
+        server.wait_for_cache("it runs", |cache| cache["sequences"][0]["tokens"].as_u64() > Some(20));
         drop(client);
         let line = ended(id);
-        assert!(line.contains("how=\"client gone\" tokens="), "{line}");
+        let (_, tokens) = line.split_once("how=\"client gone\" tokens=").expect(&line);
+        let tokens: u64 = tokens.split(' ').next().unwrap().parse().unwrap();
+        assert!((10..4000).contains(&tokens), "{line}");
         server.wait_for_cache("its pages are back", |cache| cache["pages"]["used"] == 0);
     }
     lines("gone", "the client left before its answer");
@@ -120,6 +125,22 @@ fn what_a_shutdown_ends_is_said_to_be_ended_by_it() {
     assert!(line.contains("how=\"shutting_down\""), "{line}");
     drop(client);
     server.join();
+}
+
+#[test]
+fn answers_are_told_but_for_those_to_probes() {
+    let server = server(ServerOptions::default());
+    for (path, id) in
+        [("/health", "probe"), ("/metrics", "probe"), ("/ready", "probe"), ("/v1/models", "listed")]
+    {
+        server.send("GET", path, &[("X-Request-Id", id)], b"");
+    }
+    let line = lines("listed", "answered").remove(0);
+    assert!(line.contains("method=GET path=\"/v1/models\" status=200 ms="), "{line}");
+    let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    assert!(!log.contains("{id=probe}"), "{log}");
+    send(&server, "probe", &json!({}));
+    lines("probe", "code=\"invalid_value\"");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use octavo::{Options, PolicyKind};
 use octavo_server::{MetricsCompat, ServerOptions};
 use serde_json::json;
 use std::collections::HashMap;
@@ -127,6 +128,21 @@ fn the_labels_are_those_of_vllm() {
 }
 
 #[test]
+fn what_runs_here_is_said_in_labels() {
+    let engine = Options { prefix_cache: false, policy: PolicyKind::Priority, ..engine_options() };
+    let server = TestServer::with(ServerOptions::default(), engine);
+    let text = server.get("/metrics").text().to_owned();
+    let labels = format!(
+        "model_name=\"octavo-demo\",device=\"{}\",kv_dtype=\"f16\",policy=\"priority\",version=\"{}\"",
+        server.engine.device(),
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(text.contains(&format!("octavo_build_info{{{labels}}} 1\n")), "{text}");
+    assert!(text.contains("class=\"old\",policy=\"priority\"} 0\n"), "{text}");
+    assert!(text.contains("enable_prefix_caching=\"False\""), "{text}");
+}
+
+#[test]
 fn the_numbers_are_those_of_what_ran() {
     let server = TestServer::start();
     let prompt: Vec<u32> = (100..164).collect();
@@ -154,8 +170,30 @@ fn the_numbers_are_those_of_what_ran() {
     let pages =
         |state: &str| all[format!("octavo_pages{{model_name=\"octavo-demo\",state=\"{state}\"}}").as_str()];
     assert_eq!(pages("used") + pages("cached") + pages("reserved") + pages("free"), 256.0);
+    let own = |name: &str| all[format!("octavo_{name}{{model_name=\"octavo-demo\"}}").as_str()];
+    assert_eq!(own("pages_allocated_total") - own("pages_freed_total"), pages("used") + pages("cached"));
+    let cache = server.get("/v1/cache").json();
+    assert_eq!((own("pages_capacity"), own("max_length_tokens")), (256.0, 1024.0));
+    assert_eq!(Some(own("page_bytes")), cache["page_bytes"].as_f64());
     let answered = "octavo_http_requests_total{path=\"/v1/completions\",method=\"POST\",code=\"200\"}";
     assert_eq!(all[answered], 2.0);
+}
+
+#[test]
+fn clients_cannot_make_up_labels() {
+    let server = TestServer::start();
+    server.get("/v1/nothing");
+    server.get("/v1/models/octavo-demo");
+    server.send("BREW", "/v1/models", &[], b"");
+    let text = server.get("/metrics").text().to_owned();
+    let all = samples(&text);
+    for labels in [
+        r#"path="other",method="GET",code="404""#,
+        r#"path="/v1/models/{*id}",method="GET",code="200""#,
+        r#"path="/v1/models",method="other",code="405""#,
+    ] {
+        assert_eq!(all[format!("octavo_http_requests_total{{{labels}}}").as_str()], 1.0, "{labels}");
+    }
 }
 
 #[test]

@@ -122,6 +122,8 @@ impl ChatLogprobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo::{Llm, Options};
+    use serde_json::json;
 
     #[test]
     fn part_of_a_character_is_written_as_bytes() {
@@ -133,5 +135,32 @@ mod tests {
     fn never_is_a_number() {
         assert_eq!(finite(f32::NEG_INFINITY), -9999.0);
         assert_eq!(finite(-0.5), -0.5);
+    }
+
+    #[test]
+    fn a_token_that_is_none_of_the_likeliest_is_among_them_and_a_special_one_takes_no_place() {
+        let texts = Llm::load(&Options::default(), &mut |_| {}).unwrap().serve().texts;
+        let tokenizer = texts.tokenizer();
+        let (special, a, b) = (2, 67, 68);
+        assert!(tokenizer.is_special(special) && tokenizer.token_bytes(a) == b"a");
+        let token =
+            |token| TokenLogprobs { token, logprob: f32::NEG_INFINITY, rank: 9, top: vec![(a, -0.5)] };
+        let (mut completion, mut chat) = (CompletionLogprobs::default(), ChatLogprobs::default());
+        let mut offset = Offset::default();
+        completion.push_unknown(special, tokenizer, &mut offset);
+        for id in [special, a, b] {
+            completion.push(&token(id), tokenizer, &mut offset);
+        }
+        chat.push(&token(b), tokenizer);
+        let end = "<|im_end|>";
+        let lists = json!({
+            "text_offset": [0, 0, 0, 1], "tokens": [end, end, "a", "b"],
+            "token_logprobs": [null, -9999.0, -9999.0, -9999.0],
+            "top_logprobs": [null, {"a": -0.5, end: -9999.0}, {"a": -0.5}, {"a": -0.5, "b": -9999.0}],
+        });
+        assert_eq!(serde_json::to_value(completion).unwrap(), lists);
+        let content = json!([{"token": "b", "logprob": -9999.0, "bytes": [98],
+            "top_logprobs": [{"token": "a", "logprob": -0.5, "bytes": [97]}]}]);
+        assert_eq!(serde_json::to_value(chat).unwrap(), json!({"content": content, "refusal": null}));
     }
 }

@@ -143,3 +143,22 @@ impl From<PinError> for ApiError {
         Self::new(status, code, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo::Pages;
+
+    #[test]
+    fn a_pin_that_cannot_be_had_says_why() {
+        let (need, pinned, quota) = (Pages(1), Pages(2), Pages(2));
+        for (error, status, code) in [
+            (PinError::NotCached, 409, "not_cached"),
+            (PinError::OverQuota { need, pinned, quota }, 409, "over_quota"),
+            (PinError::Unknown(PinId(7)), 404, "no_such_pin"),
+        ] {
+            let error = ApiError::from(error);
+            assert_eq!((error.status().as_u16(), error.code()), (status, Some(code)));
+        }
+    }
+}

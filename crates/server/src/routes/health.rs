@@ -64,6 +64,9 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ServerOptions;
+    use octavo::{Llm, Options, Serving};
+    use std::time::Duration;
 
     fn audited(problem: Option<&str>) -> Found {
         Found::Audited(AuditBody::new(1.0, problem.map(str::to_owned)))
@@ -83,5 +86,26 @@ mod tests {
         assert_eq!(bad.status(), StatusCode::SERVICE_UNAVAILABLE);
         let text = body(bad).await;
         assert!(text.contains("inconsistent") && text.contains("page 7 is held twice"), "{text}");
+        for (found, status) in [(audited(None), "ok"), (Found::Busy, "busy"), (Found::Stopped, "stopped")] {
+            let text = body(answer(found)).await;
+            assert!(text.starts_with(&format!(r#"{{"status":"{status}","last_audit":"#)), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_whose_engine_has_ended_is_neither_well_nor_ready() {
+        let Serving { texts, handle, spec, thread } =
+            Llm::load(&Options::default(), &mut |_| {}).unwrap().serve();
+        let config = ServerOptions::default().try_into().unwrap();
+        let app = Arc::new(App::new((texts, handle.clone(), spec), config));
+        assert_eq!(ready(State(app.clone())).await.status(), StatusCode::OK);
+        handle.stop(Duration::ZERO);
+        thread.join().unwrap();
+        let text = body(ready(State(app.clone())).await).await;
+        assert_eq!(text, r#"{"ready":false,"why_not":"shutting down"}"#);
+        // What the last look found would still count.
+        let mut app = Arc::into_inner(app).unwrap();
+        app.health = health::Health::default();
+        assert_eq!(super::health(State(Arc::new(app))).await.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

@@ -239,6 +239,69 @@ impl AuditBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo::{Bytes, Llm, Options, Pages, RequestId, Tokens};
+    use serde_json::{json, to_value};
+    use std::time::Duration;
+
+    /// A cache that nobody has used, after a check of it.
+    fn fresh() -> CacheReport {
+        let handle = Llm::load(&Options::default(), &mut |_| {}).unwrap().serve().handle;
+        handle.audit().wait(Duration::from_secs(60)).unwrap();
+        handle.report().wait(Duration::from_secs(60)).unwrap()
+    }
+
+    #[test]
+    fn every_number_goes_by_its_own_name() {
+        let mut report = fresh();
+        let s = &mut report.snapshot;
+        let (pages, counters) = (&mut s.pages, &mut s.counters);
+        (pages.used, pages.cached, pages.reserved, pages.free) = (Pages(20), Pages(30), Pages(4), Pages(46));
+        (pages.total, s.pinned, s.evictable, s.peak_used) = (Pages(100), Pages(5), Pages(6), Pages(70));
+        (s.page_bytes, s.unused_slots, s.used_slots) = (Bytes(10), 80, 320);
+        (s.allocated_per_second, s.freed_per_second) = (1.5, 2.5);
+        let stops = &mut counters.stops;
+        (stops.whole_prompt, stops.page_not_full, stops.evicted) = (7, 8, 9);
+        (stops.never_seen, stops.differs, stops.not_looked_up) = (10, 11, 12);
+        (counters.evicted.old, counters.evicted.recent, counters.evicted.prefix) = (13, 14, 15);
+        (counters.hit_tokens, counters.missed_tokens, counters.copies_on_write) = (16, 17, 18);
+        (counters.partial_copies, counters.forks, counters.computed_tokens) = (19, 21, 22);
+        (counters.evictions, counters.key_collisions, counters.lookups) = (23, 24, 25);
+        counters.failed_steps = 26;
+        report.sequences = vec![SequenceReport {
+            request: RequestId(1),
+            choice: 2,
+            tokens: Tokens(40),
+            computed: Tokens(39),
+            pages: Pages(3),
+        }];
+        report.tenants =
+            vec![TenantReport { tenant: "t".into(), sequences: 1, tokens: 40, pages: 3, cached: Pages(2) }];
+        (report.pages, report.waiting) = (vec![PageState::Used], 27);
+        report.last_audit.as_mut().unwrap().at.0 = 2_500_000;
+        let expected = json!({
+            "pages": {"used": 20, "cached": 30, "reserved": 4, "free": 46, "total": 100, "pinned": 5,
+                "evictable": 6, "peak_used": 70},
+            "page_bytes": 10, "utilisation": 0.2, "internal_fragmentation": 0.25,
+            "bytes": {"used": 200, "free": 560, "peak": 700, "total": 1000},
+            "allocated_per_second": 1.5, "freed_per_second": 2.5,
+            "counters": {
+                "pages_allocated": 0, "pages_freed": 0, "evictions": 23,
+                "evicted": {"old": 13, "recent": 14, "prefix": 15},
+                "lookups": 25, "hit_tokens": 16, "missed_tokens": 17,
+                "lookup_stops": {"whole_prompt": 7, "page_not_full": 8, "evicted": 9, "never_seen": 10,
+                    "differs": 11, "not_looked_up": 12},
+                "forks": 21, "copies_on_write": 18, "partial_copies": 19, "computed_tokens": 22,
+                "failed_steps": 26, "key_collisions": 24,
+            },
+            "map": {"legend": {"free": ".", "cached": "c", "used": "u", "shared": "s", "pinned": "p"},
+                "runs": "1u"},
+            "sequences": [{"request": 1, "choice": 2, "tokens": 40, "computed": 39, "pages": 3}],
+            "waiting": 27,
+            "tenants": [{"tenant": "t", "sequences": 1, "tokens": 40, "pages": 3, "cached_pages": 2}],
+            "last_audit": {"at": 2.5, "ok": true, "problem": null},
+        });
+        assert_eq!(to_value(CacheBody::from(report)).unwrap(), expected);
+    }
 
     #[test]
     fn the_map_is_run_lengths_of_letters() {

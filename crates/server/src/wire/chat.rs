@@ -193,7 +193,9 @@ mod tests {
     #[test]
     fn tools_reach_the_template_unless_none_is_chosen() {
         let tools = r#", "tools": [{"type": "function", "function": {"name": "f"}}]"#;
-        assert_eq!(chat(tools).unwrap().conversation.tools.len(), 1);
+        for chosen in [tools.into(), format!(r#"{tools}, "tool_choice": "auto""#)] {
+            assert_eq!(chat(&chosen).unwrap().conversation.tools.len(), 1, "{chosen}");
+        }
         let none = chat(&format!(r#"{tools}, "tool_choice": "none""#)).unwrap();
         assert!(none.conversation.tools.is_empty());
     }
@@ -202,7 +204,7 @@ mod tests {
     fn logprobs_count_their_alternatives() {
         for (rest, expected) in [
             (r#", "logprobs": true"#, Some(0)),
-            (r#", "logprobs": true, "top_logprobs": 5"#, Some(5)),
+            (r#", "logprobs": true, "top_logprobs": 20"#, Some(20)),
             (r#", "logprobs": false, "top_logprobs": 0"#, None),
         ] {
             assert_eq!(chat(rest).unwrap().logprobs, expected, "{rest}");
@@ -229,6 +231,7 @@ mod tests {
             (r#""tools": [{"type": "function"}]"#, "tools[0].function"),
             (r#""tools": [{"type": "function", "function": 5}]"#, "tools[0].function"),
             (r#""tools": [{"type": "function", "function": {"name": 5}}]"#, "tools[0].function.name"),
+            (r#""tools": [{"type": "function", "function": {"name": ""}}]"#, "tools[0].function.name"),
             (r#""web_search_options": {}"#, "web_search_options"),
             (r#""user": 5"#, "user"),
             (r#""chat_template_kwargs": {"messages": []}"#, "chat_template_kwargs.messages"),

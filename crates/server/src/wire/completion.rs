@@ -80,6 +80,6 @@ mod tests {
             let error = CompletionRequest::parse(body.as_bytes()).unwrap_err();
             assert!(error.body().contains(&format!("\"param\":\"{param}\"")), "{body}: {}", error.body());
         }
-        assert!(CompletionRequest::parse(br#"{"prompt": "a", "suffix": null}"#).is_ok());
+        assert!(CompletionRequest::parse(br#"{"prompt": "a", "suffix": null, "logprobs": 20}"#).is_ok());
     }
 }

@@ -224,6 +224,7 @@ impl From<PathRejection> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo::Pages;
 
     #[test]
     fn an_error_has_the_four_fields_of_openai() {
@@ -237,9 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn every_failure_has_its_status_type_and_code() {
+        let (need, free) = (Pages(2), Pages(1));
+        for (error, status, kind, code) in [
+            (Failure::Step("x".into()).into(), 500, "server_error", "internal_error"),
+            (Failure::TimeLimit(Duration::ZERO).into(), 504, "timeout_error", "time_limit"),
+            (Failure::OutOfPages { need, free }.into(), 400, "invalid_request_error", "kv_cache_exceeded"),
+            (Failure::Constraint("x".into()).into(), 400, "invalid_request_error", "grammar_dead_end"),
+            (Failure::TooComplex("x".into()).into(), 400, "invalid_request_error", "grammar_too_complex"),
+            (Failure::ShuttingDown.into(), 503, "overloaded_error", "shutting_down"),
+            (SubmitError::ShuttingDown.into(), 503, "overloaded_error", "shutting_down"),
+            (NoAnswer::Busy.into(), 503, "overloaded_error", "engine_busy"),
+            (NoAnswer::Stopped.into(), 503, "overloaded_error", "engine_stopped"),
+            (ApiError::unsupported("n", "no"), 400, "invalid_request_error", "unsupported_value"),
+        ] {
+            let error: ApiError = error;
+            assert_eq!((error.status.as_u16(), error.kind, error.code), (status, kind, Some(code)));
+            assert_eq!(error.retry_after.is_some(), status == 503, "{code}");
+        }
+    }
+
+    #[test]
     fn an_error_is_never_as_long_as_the_body_it_refuses() {
         let error = ApiError::field("é".repeat(100_000), "ü".repeat(100_000));
         assert!(error.body().len() < 3 * LONGEST_MESSAGE, "{}", error.body().len());
+        let error = ApiError::mistake().with_param("é".repeat(100_000));
+        assert!(error.body().len() < 2 * LONGEST_MESSAGE, "{}", error.body().len());
     }
 
     #[test]
@@ -256,5 +280,7 @@ mod tests {
             let error = ApiError::unavailable("queue_full", "full", Duration::from_millis(millis));
             assert_eq!(error.into_response().headers()[RETRY_AFTER], seconds);
         }
+        let full = SubmitError::QueueFull { waiting: 3, retry_after: Duration::from_secs(7) };
+        assert_eq!(ApiError::from(full).into_response().headers()[RETRY_AFTER], "7");
     }
 }

@@ -228,15 +228,17 @@ mod tests {
         let mut fields = Fields::parse(br#"{"a": 1, "zz": 2, "b": 3, "user": "x"}"#).unwrap();
         assert_eq!(fields.take::<u32>("a").unwrap(), Some(1));
         fields.ignore(&["user"]);
-        assert_eq!(message(fields.end()), "unknown or unsupported: b, zz");
+        let error = fields.end().unwrap_err();
+        assert_eq!((error.message(), error.code()), ("unknown or unsupported: b, zz", Some("unknown_field")));
     }
 
     #[test]
     fn null_is_as_good_as_missing() {
-        let mut fields = Fields::parse(br#"{"a": null, "suffix": null, "c": false}"#).unwrap();
+        let mut fields = Fields::parse(br#"{"a": null, "suffix": null, "c": false, "d": []}"#).unwrap();
         assert_eq!(fields.take::<u32>("a").unwrap(), None);
         fields.refuse("suffix", "no").unwrap();
         fields.refuse("c", "no").unwrap();
+        fields.refuse("d", "no").unwrap();
         fields.end().unwrap();
     }
 
@@ -279,7 +281,7 @@ mod tests {
     fn bodies_that_are_no_object_are_refused() {
         for body in ["", "  ", "[]", "1", "null", "{", "{\"a\": }", "{} {}", "{\"a\": NaN}", "\"x\""] {
             let error = Fields::parse(body.as_bytes()).unwrap_err();
-            assert_eq!(error.status(), 400, "{body}");
+            assert_eq!((error.status().as_u16(), error.code()), (400, Some("invalid_json")), "{body}");
         }
         assert!(message(Fields::parse(b"{\"a\": \"\xff\"}")).contains("byte 7 is wrong"));
     }

@@ -144,7 +144,12 @@ mod tests {
                     "schema": {"type": "object"}}}}"#,
                 "JsonSchema",
             ),
-            (r#"{"guided_json": {"type": "object"}}"#, "JsonSchema"),
+            (
+                r#"{"response_format": {"type": "json_schema", "json_schema": {"description": "x", "schema": null}}}"#,
+                "JsonObject",
+            ),
+            (r#"{"guided_json": {"type": "object"}, "guided_decoding_backend": "x"}"#, "JsonSchema"),
+            (r#"{"guided_json": true}"#, "JsonSchema"),
             (r#"{"guided_json": "{\"type\": \"object\"}"}"#, "JsonSchema"),
             (r#"{"guided_regex": "[0-9]+"}"#, "Regex"),
             (r#"{"guided_grammar": "start: \"a\""}"#, "Lark"),
@@ -158,8 +163,11 @@ mod tests {
             let named = grammar(body).unwrap().expect(body);
             assert!(format!("{:?}", named.grammar).starts_with(expected), "{body}: {:?}", named.grammar);
         }
+        let schema = r#"{"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}"#;
+        assert_eq!(grammar(schema).unwrap().unwrap().name, "response_format.json_schema.schema");
         assert!(grammar(r#"{"response_format": {"type": "text"}}"#).unwrap().is_none());
         assert!(grammar(r#"{"structured_outputs": null}"#).unwrap().is_none());
+        assert!(grammar(r#"{"structured_outputs": {"json_object": false}}"#).unwrap().is_none());
     }
 
     #[test]
@@ -173,7 +181,12 @@ mod tests {
                 r#"{"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}"#,
                 "response_format.json_schema.schema",
             ),
+            (
+                r#"{"response_format": {"type": "json_schema", "json_schema": {"x": 3}}}"#,
+                "response_format.json_schema.x",
+            ),
             (r#"{"guided_json": "{"}"#, "guided_json"),
+            (r#"{"guided_json": "3"}"#, "guided_json"),
             (r#"{"guided_choice": []}"#, "guided_choice"),
             (r#"{"guided_choice": [1]}"#, "guided_choice[0]"),
             (r#"{"guided_regex": "a", "guided_choice": ["a"]}"#, "guided_choice"),
@@ -181,6 +194,14 @@ mod tests {
         ] {
             let error = grammar(body).unwrap_err();
             assert!(error.message().starts_with(&format!("{path}: ")), "{body}: {}", error.message());
+        }
+        for (body, path) in [
+            (r#"{"response_format": {"type": "text", "x": 3}}"#, "response_format.x"),
+            (r#"{"response_format": {"type": "json_object", "x": 3}}"#, "response_format.x"),
+            (r#"{"structured_outputs": {"regex": "a", "x": 3}}"#, "structured_outputs.x"),
+        ] {
+            let error = grammar(body).unwrap_err();
+            assert_eq!(error.message(), format!("unknown or unsupported: {path}"), "{body}");
         }
     }
 }

@@ -176,8 +176,20 @@ mod tests {
 
     #[test]
     fn a_call_of_a_tool_needs_no_content() {
-        let call = r#"[{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]"#;
-        assert_eq!(messages(call).unwrap()[0].content, None);
+        for call in [
+            r#"[{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]"#,
+            r#"[{"role": "assistant", "function_call": {"name": "f"}, "tool_calls": null}]"#,
+        ] {
+            assert_eq!(messages(call).expect(call)[0].content, None);
+        }
+    }
+
+    #[test]
+    fn every_role_of_openai_is_known() {
+        for role in ["system", "developer", "user", "assistant", "tool", "function"] {
+            let one = messages(&format!(r#"[{{"role": "{role}", "content": "a", "audio": null}}]"#));
+            assert_eq!(one.expect(role)[0].role, role);
+        }
     }
 
     #[test]
@@ -203,6 +215,7 @@ mod tests {
             (r#"[{"content": "a"}]"#, "messages[0]: missing field `role`"),
             (r#"[{"role": "user"}]"#, "messages[0].content: "),
             (r#"[{"role": "user", "content": null}]"#, "messages[0].content: "),
+            (r#"[{"role": "user", "tool_calls": [{}]}]"#, "messages[0].content: "),
             (r#"[{"role": "user", "content": 5}]"#, "messages[0].content: "),
             (r#"[{"role": "wizard", "content": "a"}]"#, "messages[0].role: "),
             (r#"[{"role": 5, "content": "a"}]"#, "messages[0].role: "),

@@ -275,6 +275,7 @@ fn stream(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo::Llm;
 
     fn options(body: &str) -> Result<Options, ApiError> {
         let mut fields = Fields::parse(body.as_bytes())?;
@@ -307,7 +308,38 @@ mod tests {
 
     #[test]
     fn harmless_fields_are_accepted() {
-        options(r#"{"user": "x", "metadata": {"a": 1}, "store": true, "service_tier": "auto"}"#).unwrap();
+        options(
+            r#"{"user": "x", "metadata": {"a": 1}, "store": true, "service_tier": "auto", "parallel_tool_calls": true,
+                "prediction": {}, "prompt_cache_key": "x", "safety_identifier": "x", "request_id": "x"}"#,
+        )
+        .unwrap();
+        options(r#"{"skip_special_tokens": true, "n": 2, "best_of": 2, "stream": true}"#).unwrap();
+        options(r#"{"use_beam_search": false, "prompt_logprobs": null, "bad_words": []}"#).unwrap();
+        let stream = r#"{"include_obfuscation": true, "continuous_usage_stats": false}"#;
+        options(&format!(r#"{{"stream": true, "stream_options": {stream}}}"#)).unwrap();
+        options(r#"{"max_tokens": 3, "min_tokens": 3, "time_limit_ms": 86400000}"#).unwrap();
+    }
+
+    #[test]
+    fn the_engine_is_asked_for_what_the_client_asked_for() {
+        let texts = Llm::load(&octavo::Options::default(), &mut |_| {}).unwrap().serve().texts;
+        let body = r#"{"n": 2, "best_of": 3, "min_tokens": 4, "priority": -5, "time_limit_ms": 6000}"#;
+        let defaults =
+            Defaults { max_len: Tokens(20), max_tokens: None, logprobs: Some(1), prompt_logprobs: Some(2) };
+        let asked = options(body).unwrap();
+        let of = |prompt: Vec<u32>| asked.requests(vec![prompt], defaults, &texts).unwrap().remove(0);
+        let request = of(vec![7; 8]);
+        assert_eq!((request.choices, request.best_of, request.min_tokens), (2, 3, 4));
+        assert_eq!((request.priority, request.time_limit), (-5, Some(Duration::from_secs(6))));
+        assert_eq!((request.sampling.logprobs, request.prompt_logprobs), (Some(1), Some(2)));
+        // As many tokens as fit, and what it took to get here counts.
+        assert_eq!((request.max_tokens, of(vec![7; 20]).max_tokens), (12, 1));
+        assert!(request.waited > Duration::ZERO);
+        let last = texts.tokenizer().vocab_size() - 1;
+        for (token, fine) in [(last, true), (last + 1, false)] {
+            let asked = options(&format!(r#"{{"stop_token_ids": [{token}]}}"#)).unwrap();
+            assert_eq!(asked.requests(vec![vec![7]], defaults, &texts).is_ok(), fine, "{token}");
+        }
     }
 
     #[test]
@@ -324,7 +356,12 @@ mod tests {
             (r#"{"stop": [""]}"#, "stop"),
             (r#"{"stop": ["1","2","3","4","5","6","7","8","9","0","a","b","c","d","e","f","g"]}"#, "stop"),
             (r#"{"time_limit_ms": 0}"#, "time_limit_ms"),
+            (r#"{"time_limit_ms": 86400001}"#, "time_limit_ms"),
             (r#"{"time_limit_ms": 18446744073709551615}"#, "time_limit_ms"),
+            (
+                r#"{"stream": true, "stream_options": {"continuous_usage_stats": true}}"#,
+                "stream_options.continuous_usage_stats",
+            ),
             (r#"{"cache_salt": ""}"#, "cache_salt"),
             (r#"{"stream_options": {"include_usage": true}}"#, "stream_options"),
             (r#"{"stream": "yes"}"#, "stream"),

@@ -218,6 +218,10 @@ mod tests {
         let room = Room { tokens: 10, longest_token: 4 };
         assert!(room.check(40).is_ok());
         assert!(room.check(41).is_err());
+        // Texts that are only counted may be longer, and as long as the model takes.
+        assert_eq!(room.for_counting().bytes(), TOGETHER);
+        let large = Room { tokens: TOGETHER as u32, longest_token: 4 };
+        assert_eq!(large.for_counting().bytes(), 4 * TOGETHER);
     }
 
     #[test]

@@ -106,7 +106,16 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_the_models_default() {
-        let base = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::default() };
+        let base = SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            presence_penalty: 0.2,
+            frequency_penalty: 0.3,
+            ..SamplingParams::default()
+        };
         let said =
             sampling(r#"{"temperature": 0, "top_k": -1, "seed": -1, "logit_bias": {"7": -100}}"#).unwrap();
         let params = said.over(base.clone());

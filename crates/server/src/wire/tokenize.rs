@@ -127,8 +127,11 @@ mod tests {
             r#"{"model": "m", "prompt": "a", "add_special_tokens": false}"#,
             r#"{"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": false}"#,
         ] {
-            TokenizeRequest::parse(body.as_bytes()).expect(body);
+            let request = TokenizeRequest::parse(body.as_bytes()).expect(body);
+            assert!(!matches!(request.source, Source::Prompt { special_tokens: true, .. }), "{body}");
         }
+        let plain = TokenizeRequest::parse(br#"{"prompt": "a"}"#).unwrap();
+        assert!(matches!(plain.source, Source::Prompt { special_tokens: true, .. }));
         for body in ["{}", r#"{"prompt": 3}"#, r#"{"prompt": "a", "messages": []}"#, r#"{"messages": []}"#] {
             TokenizeRequest::parse(body.as_bytes()).expect_err(body);
         }
@@ -142,6 +145,21 @@ mod tests {
         let error = PinRequest::parse(br#"{"prompt": "a", "tokens": [1]}"#).unwrap_err();
         assert_eq!(error.message(), "prompt: only one of tokens and prompt can be given");
         TokenizeRequest::parse(br#"{"prompt": "a", "messages": null}"#).unwrap();
+        let error = TokenizeRequest::parse(b"{}").unwrap_err();
+        assert_eq!(error.message(), "prompt: one of prompt, messages is required");
+        let error = PinRequest::parse(b"{}").unwrap_err();
+        assert_eq!(error.message(), "prompt: one of tokens, prompt, messages is required");
+    }
+
+    #[test]
+    fn what_would_change_the_tokens_and_cannot_be_had_is_refused() {
+        let of = |more: &str| {
+            let body = format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], {more}}}"#);
+            TokenizeRequest::parse(body.as_bytes()).expect_err(more).message().to_owned()
+        };
+        assert!(of(r#""add_special_tokens": true"#).starts_with("add_special_tokens: "));
+        assert!(of(r#""continue_final_message": true"#).starts_with("continue_final_message: "));
+        assert_eq!(of(r#""x": 1"#), "unknown or unsupported: x");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The real server over the real engine and the built-in model, and a client that sends whatever bytes it is told to.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use octavo::{EngineHandle, Llm, Options, Pages, Tokens};
+use octavo::{EngineHandle, Llm, Options, Pages, Source, Tokens};
 use octavo_server::{ServeError, ServerOptions, serve};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -24,6 +25,35 @@ pub(crate) fn engine_options() -> Options {
         max_len: Some(Tokens(1024)),
         kv_memory: octavo::KvMemory::Pages(Pages(256)),
         ..Options::default()
+    }
+}
+
+/// The built-in model in a folder of its own, its tokenizer set up otherwise; removed in the end.
+pub(crate) struct Model(PathBuf);
+
+impl Model {
+    pub(crate) fn with(name: &str, change: impl FnOnce(&mut Value)) -> Self {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+        let folder = std::env::temp_dir().join(format!("octavo-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(demo.join(file), folder.join(file)).unwrap();
+        }
+        let config = std::fs::read(demo.join("tokenizer_config.json")).unwrap();
+        let mut config = serde_json::from_slice(&config).unwrap();
+        change(&mut config);
+        std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn source(&self) -> Source {
+        Source::Directory(self.0.clone())
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -79,6 +109,7 @@ impl TestServer {
     pub(crate) fn ask(&self, path: &str, body: Value) -> Value {
         let answer = self.post(path, &body);
         assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/json"));
         answer.json()
     }
 
@@ -116,6 +147,9 @@ impl TestServer {
         let answer = self.post(path, &body);
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.header("content-type").unwrap().starts_with("text/event-stream"));
+        // Nobody in between keeps events back.
+        assert_eq!(answer.header("cache-control"), Some("no-cache"));
+        assert_eq!(answer.header("x-accel-buffering"), Some("no"));
         let text = answer.text();
         assert!(text.ends_with("\n\n"), "{text:?}");
         text.split("\n\n")

@@ -113,7 +113,12 @@ fn what_the_engine_counts_and_times_goes_by_its_own_name() {
         histogram.observe(n as f64);
         expected.extend(names.iter().map(|name| (format!("{name}_sum"), "", n as f64)));
     }
+    let bounds: Vec<f64> = m.step_tokens.bounds().to_vec();
     let text = written(m, fresh_snapshot());
+    let buckets = text.lines().filter_map(|line| line.strip_prefix("octavo_step_tokens_bucket{le=\""));
+    let buckets: Vec<f64> =
+        buckets.map(|rest| rest.split('"').next().unwrap().parse().unwrap_or(f64::INFINITY)).collect();
+    assert_eq!(buckets, [&bounds[..], &[f64::INFINITY]].concat());
     for (name, label, value) in expected {
         assert_eq!(sample(&text, &name, label), value, "{name} {label}");
     }
