@@ -3,7 +3,7 @@ mod support;
 use octavo_backend::{Activation, Heads, WeightDtype};
 use octavo_model::{Architecture, ModelConfig, RopeKind, RopeScaling};
 use octavo_types::{Bytes, KvDtype, PageSize, Tokens};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{changed, config, raw_config};
 
 #[test]
@@ -72,6 +72,39 @@ fn gemma_3_4b_is_the_text_model_of_a_multimodal_one_that_leaves_most_out() {
     // The scaling is for the layers that see everything.
     assert_eq!(c.rope(RopeKind::Sliding).scaling(), RopeScaling::None);
     assert_eq!((c.eos(), c.dtype()), (&[1, 106][..], Some(WeightDtype::Bf16)));
+    assert_eq!((c.tied(), c.attention_scale(), c.norm_eps()), (true, 0.0625, 1e-6));
+    assert_eq!(c.rope(RopeKind::Full).theta(), 1e6);
+    assert_eq!(c.rope(RopeKind::Sliding).theta(), 1e4);
+}
+
+#[test]
+fn what_the_text_model_within_a_multimodal_one_leaves_out_is_the_outer_ones() {
+    let with = |outer: Value, inner: Value| {
+        let mut raw = raw_config("gemma-3-4b");
+        raw.as_object_mut().unwrap().extend(outer.as_object().unwrap().clone());
+        raw["text_config"].as_object_mut().unwrap().extend(inner.as_object().unwrap().clone());
+        ModelConfig::from_json(&raw.to_string())
+    };
+    let outer = json!({"tie_word_embeddings": false, "bos_token_id": 2, "eos_token_id": 3,
+        "torch_dtype": "bfloat16"});
+    let c = with(outer.clone(), json!({})).unwrap();
+    assert_eq!((c.tied(), c.bos(), c.eos()), (false, &[2][..], &[3][..]));
+    let inner = json!({"tie_word_embeddings": true, "bos_token_id": 4, "eos_token_id": 5,
+        "torch_dtype": "float16"});
+    let c = with(outer, inner).unwrap();
+    assert_eq!((c.tied(), c.bos(), c.eos()), (true, &[4][..], &[5][..]));
+    assert_eq!(c.dtype(), Some(WeightDtype::F16));
+    let quantised = with(json!({"quantization_config": {"quant_method": "awq"}}), json!({})).unwrap_err();
+    assert!(quantised.to_string().contains("quantised with awq"), "{quantised}");
+}
+
+#[test]
+fn the_type_of_the_weights_has_two_names_and_may_be_torchs() {
+    let of = |change| changed("qwen3-0.6b", change).unwrap().dtype();
+    assert_eq!(of(json!({"torch_dtype": "float32"})), Some(WeightDtype::F32));
+    assert_eq!(of(json!({"torch_dtype": "torch.float16"})), Some(WeightDtype::F16));
+    assert_eq!(of(json!({"torch_dtype": "float32", "dtype": "bfloat16"})), Some(WeightDtype::Bf16));
+    assert_eq!(of(json!({"torch_dtype": "float8"})), None);
 }
 
 #[test]
@@ -104,6 +137,8 @@ fn without_a_head_dimension_the_heads_share_the_hidden_size() {
     assert_eq!(c.heads().dim, 64);
     let uneven = changed("llama-3.2-3b", json!({"head_dim": null, "num_attention_heads": 40})).unwrap_err();
     assert!(uneven.to_string().contains("hidden_size is 3072, but must be a multiple"), "{uneven}");
+    let wide = changed("llama-3.2-3b", json!({"num_attention_heads": 40})).unwrap();
+    assert_eq!(wide.heads(), Heads { q: 40, kv: 8, dim: 128 });
 }
 
 #[test]
@@ -140,6 +175,8 @@ fn an_unknown_architecture_is_told_which_ones_are_supported() {
         "the architecture MambaForCausalLM is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM, \
          Gemma3ForCausalLM, Gemma3ForConditionalGeneration"
     );
+    let both = json!({"architectures": ["MambaForCausalLM", "Qwen3ForCausalLM"]});
+    assert_eq!(changed("qwen3-0.6b", both).unwrap(), config("qwen3-0.6b"));
 }
 
 #[test]
@@ -150,6 +187,11 @@ fn what_would_compute_something_else_is_refused_by_name() {
         (json!({"final_logit_softcapping": 30.0}), "config.json sets final_logit_softcapping"),
         (json!({"attn_logit_softcapping": 50.0}), "config.json sets attn_logit_softcapping"),
         (json!({"partial_rotary_factor": 0.5}), "config.json sets partial_rotary_factor"),
+        (
+            json!({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}}),
+            "config.json sets partial_rotary_factor",
+        ),
+        (json!({"use_bidirectional_attention": true}), "config.json sets use_bidirectional_attention"),
         (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "the rope scaling \"yarn\""),
         (json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}), "the rope scaling \"dynamic\""),
         (json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}}), "\"yarn\""),
@@ -169,6 +211,9 @@ fn geometries_that_make_no_sense_are_refused_with_the_field() {
         (json!({"hidden_size": null}), "config.json has no hidden_size"),
         (json!({"num_hidden_layers": 0}), "num_hidden_layers is 0, but must be at least 1"),
         (json!({"num_hidden_layers": 4_000_000_000u32}), "num_hidden_layers is 4000000000, but at most"),
+        (json!({"hidden_size": 4_000_000_000u32}), "hidden_size is 4000000000, but at most"),
+        (json!({"max_position_embeddings": 0}), "max_position_embeddings is 0, but must be at least 1"),
+        (json!({"rms_norm_eps": -1e-6}), "rms_norm_eps is -0.000001, but must not be negative"),
         (json!({"num_key_value_heads": 5}), "num_key_value_heads is 5, but num_attention_heads (16)"),
         (json!({"head_dim": 127}), "head_dim is 127, but must be even"),
         (json!({"rope_theta": -1}), "rope_theta is -1, but must be positive"),
@@ -178,11 +223,27 @@ fn geometries_that_make_no_sense_are_refused_with_the_field() {
             "layer_types is a list of 1, but num_hidden_layers is 28",
         ),
         (json!({"use_sliding_window": true, "max_window_layers": 3}), "config.json has no sliding_window"),
+        (
+            json!({"use_sliding_window": true, "max_window_layers": 3, "sliding_window": 0}),
+            "sliding_window is 0, but must be at least 1",
+        ),
         (json!({"architectures": []}), "config.json has no architectures"),
         (json!({"vocab_size": "many"}), "config.json: invalid type"),
     ];
     for (change, expected) in cases {
         let error = changed("qwen3-0.6b", change.clone()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{change}: {error}");
+    }
+}
+
+#[test]
+fn what_only_gemma_has_must_make_sense_too() {
+    let cases = [
+        (json!({"query_pre_attn_scalar": 0}), "query_pre_attn_scalar is 0, but must be positive"),
+        (json!({"sliding_window_pattern": 0}), "sliding_window_pattern is 0, but must be at least 1"),
+    ];
+    for (change, expected) in cases {
+        let error = changed("gemma-3-1b", change.clone()).unwrap_err().to_string();
         assert!(error.contains(expected), "{change}: {error}");
     }
 }

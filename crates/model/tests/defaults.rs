@@ -3,7 +3,7 @@
 mod support;
 
 use octavo_backend::{Activation, Heads};
-use octavo_model::ModelConfig;
+use octavo_model::{ModelConfig, RopeKind};
 use octavo_types::Tokens;
 use serde_json::json;
 use support::{changed, raw_config};
@@ -13,6 +13,20 @@ fn with_null(name: &str, field: &str) -> Result<ModelConfig, octavo_model::Confi
     let mut raw = raw_config(name);
     raw[field] = json!(null);
     ModelConfig::from_json(&raw.to_string())
+}
+
+#[test]
+fn positions_rope_and_norms_left_out_are_the_architectures() {
+    let left_out = json!({"max_position_embeddings": null, "rope_theta": null, "rope_scaling": null,
+        "rope_local_base_freq": null, "rms_norm_eps": null});
+    for (name, positions, theta) in
+        [("llama-3.2-3b", 2048, 1e4), ("qwen3-0.6b", 32_768, 1e4), ("gemma-3-1b", 131_072, 1e6)]
+    {
+        let c = changed(name, left_out.clone()).unwrap();
+        assert_eq!((c.max_positions(), c.norm_eps()), (Tokens(positions), 1e-6), "{name}");
+        assert_eq!(c.rope(RopeKind::Full).theta(), theta, "{name}");
+        assert_eq!(c.rope(RopeKind::Sliding).theta(), 1e4, "{name}");
+    }
 }
 
 #[test]
@@ -54,8 +68,31 @@ fn each_architecture_has_its_own_name_for_the_activation() {
         changed("llama-3.2-3b", json!({"hidden_act": "gelu_new"})).unwrap().activation(),
         Activation::Gelu
     );
+    assert_eq!(
+        changed("llama-3.2-3b", json!({"hidden_act": "swish"})).unwrap().activation(),
+        Activation::Silu
+    );
     let silu = json!({"hidden_act": "silu", "hidden_activation": null});
     assert_eq!(changed("gemma-3-1b", silu).unwrap().activation(), Activation::Gelu);
+}
+
+#[test]
+fn gemmas_pattern_has_two_names_and_qwen3s_windows_begin_at_layer_28() {
+    let full = |c: &ModelConfig| c.layers().iter().position(|layer| layer.window.is_none());
+    let private = json!({"sliding_window_pattern": null, "_sliding_window_pattern": 4});
+    assert_eq!(full(&changed("gemma-3-1b", private).unwrap()), Some(3));
+    let neither = json!({"sliding_window_pattern": null});
+    assert_eq!(full(&changed("gemma-3-1b", neither).unwrap()), Some(5));
+    let windows = json!({"use_sliding_window": true, "sliding_window": 64, "max_window_layers": null});
+    let c = changed("qwen3-4b", windows).unwrap();
+    assert_eq!(c.layers().iter().position(|layer| layer.window.is_some()), Some(28));
+}
+
+#[test]
+fn a_llama_has_no_windows_whatever_its_file_says() {
+    let types = vec!["sliding_attention"; 28];
+    let c = changed("llama-3.2-3b", json!({"layer_types": types, "sliding_window": 64})).unwrap();
+    assert!(c.layers().iter().all(|layer| layer.window.is_none()));
 }
 
 #[test]

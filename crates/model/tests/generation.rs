@@ -27,6 +27,14 @@ fn a_damaged_file_is_named() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("generation_config.json")).unwrap();
+    let error = GenerationConfig::from_dir(dir.path()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot read") && error.contains("generation_config.json"), "{error}");
+}
+
+#[test]
 fn a_top_k_that_cuts_nothing_off_is_off_however_it_is_written() {
     let top_k = |text: &str| {
         GenerationConfig::from_json(&format!("{{\"top_k\": {text}}}")).map(|config| config.top_k)

@@ -68,3 +68,21 @@ fn a_llama_3_rope_was_stretched_from_the_positions_of_the_model_where_nothing_is
     let scaling = changed("llama-3.2-3b", change).unwrap().rope(RopeKind::Full).scaling();
     assert!(matches!(scaling, RopeScaling::Llama3 { original_positions: 4096.0, .. }), "{scaling:?}");
 }
+
+#[test]
+fn numbers_that_stretch_nothing_are_refused_by_name() {
+    let llama3 = |high: f64, factor: f64| {
+        json!({"rope_scaling": {"rope_type": "llama3", "factor": factor, "low_freq_factor": 4.0,
+            "high_freq_factor": high, "original_max_position_embeddings": 64}})
+    };
+    refused("llama-3.2-3b", llama3(4.0, 8.0), "high_freq_factor is 4, but must be above low_freq_factor (4)");
+    refused("llama-3.2-3b", llama3(5.0, 0.0), "rope factor is 0, but must be positive");
+    changed("llama-3.2-3b", llama3(5.0, 8.0)).unwrap();
+}
+
+#[test]
+fn of_two_names_of_its_kind_the_newer_one_counts() {
+    let both = json!({"rope_scaling": {"rope_type": "linear", "type": "yarn", "factor": 2.0}});
+    let scaling = changed("qwen3-0.6b", both).unwrap().rope(RopeKind::Full).scaling();
+    assert_eq!(scaling, RopeScaling::Linear { factor: 2.0 });
+}

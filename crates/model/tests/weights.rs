@@ -94,6 +94,18 @@ fn files_without_an_index_are_all_opened() {
 }
 
 #[test]
+fn one_file_is_enough_where_an_index_names_others() {
+    let dir = tempfile::tempdir().unwrap();
+    two_shards(dir.path(), "b");
+    let index = r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#;
+    write(dir.path(), "model.safetensors.index.json", index);
+    write(dir.path(), "model.safetensors", file(&[("a", "F32", &[2], &floats(&[5.0, 6.0]))]));
+    let weights = Weights::open(dir.path()).unwrap();
+    assert_eq!(weights.tensor("a", [1, 2]).unwrap().get(0, 0), 5.0);
+    assert!(!weights.contains("b"));
+}
+
+#[test]
 fn a_tensor_in_two_files_is_named_with_both() {
     let dir = tempfile::tempdir().unwrap();
     two_shards(dir.path(), "a");
@@ -156,6 +168,15 @@ fn a_tensor_that_is_cut_off_or_described_wrongly_is_named() {
         assert!(text.contains(&format!("the tensor {tensor} ends at byte")), "{len} bytes: {text}");
         assert!(text.contains("model.safetensors"), "{text}");
     }
+    // In the order of their places, whatever that of the header; and what describes no tensor is passed over.
+    let header = br#"{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},
+        "a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header, &a, &b].concat();
+    write(dir.path(), "model.safetensors", &whole);
+    Weights::open(dir.path()).unwrap();
+    write(dir.path(), "model.safetensors", &whole[..whole.len() - 5]);
+    let text = error(dir.path()).to_string();
+    assert!(text.contains("the tensor a ends at byte"), "{text}");
     let too_short = file(&[("a", "F32", &[1, 2], &a), ("b", "F32", &[2], &b)]);
     let no_type = file(&[("a", "F32", &[1, 2], &a), ("b", "F33", &[1], &b)]);
     for bytes in [too_short, no_type] {
@@ -194,6 +215,9 @@ fn an_index_is_held_to_its_promises() {
     index(r#"{"a": "one.safetensors", "b": "one.safetensors"}"#);
     let text = error(dir.path()).to_string();
     assert_eq!(text, "the index places the tensor b in one.safetensors, which does not have it");
+    index(r#"{"a": "two.safetensors", "b": "one.safetensors"}"#);
+    let text = error(dir.path()).to_string();
+    assert_eq!(text, "the index places the tensor a in two.safetensors, which does not have it");
     index(r#"{"a": "three.safetensors"}"#);
     assert!(error(dir.path()).to_string().contains("three.safetensors"));
     index(r#"{"a": "../one.safetensors"}"#);
