@@ -57,6 +57,45 @@ fn numbers_on_the_command_line_plan_the_same_as_the_model_they_are_of() {
     let given = PLAN.object(&[&numbers[..], &window[..]].concat());
     assert_eq!(given["precisions"], PLAN.object(&["--preset", "gemma-3-1b"])["precisions"]);
     assert_eq!((&given["windowed_layers"], &given["layers"]), (&22.into(), &26.into()));
+    // 4 GB of 32 768 tokens of 26 624 bytes.
+    assert!(sequences(&given, "f16").iter().all(|row| row[1] == 4), "{given}");
+    let numbers = ["--layers", "26", "--kv-heads", "1", "--head-dim", "256", "--window", "512"];
+    let all = PLAN.object(&numbers);
+    assert_eq!((&all["windowed_layers"], &all["max_len"]), (&26.into(), &4096.into()));
+    assert_eq!((&all["q_heads"], &all["made_for"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn people_read_the_same_in_tables() {
+    let text = PLAN.text(&["--preset", "gemma-3-1b", "--max-len", "65536", "--kv-dtype", "fp8"]);
+    for part in [
+        "1 KV head of 256, shared by 4 query heads (4x less); 22 layers look back a window only\n",
+        "sequences up to 65536 tokens (the model was made for 32768 tokens)\n",
+        "A page holds 2 layers: a sequence has 13 page tables, one a group.\n",
+        "Paged against contiguous, fp8: each contiguous one reserves 65536 tokens\n",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let cells = |of: &str| {
+        let row = text.lines().map(str::trim).find(|line| line.starts_with(of)).unwrap();
+        let cells = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        cells.collect::<Vec<_>>()
+    };
+    assert_eq!(cells("fp8 "), ["fp8", "13 520", "208", "50.78 %", "16 640", "240 384", "1 920 160"]);
+    assert_eq!(cells("65 536 "), ["65 536", "7", "14", "14", "28", "28"]);
+    let plain = PLAN.text(&["--layers", "2", "--kv-heads", "4", "--head-dim", "64", "--q-heads", "4"]);
+    assert!(plain.contains("2 layers, 4 KV heads of 64\n"), "{plain}");
+    assert!(!plain.contains("page tables") && !plain.contains("made for"), "{plain}");
+    let usual = PLAN.text(&["--preset", "gemma-3-1b"]);
+    assert!(usual.contains("sequences up to 32768 tokens\n"), "{usual}");
+}
+
+#[test]
+fn memory_that_is_enough_in_some_precisions_is_planned_for() {
+    let plan = PLAN.object(&["--kv-memory", "40KB"]);
+    let pages: Vec<u64> =
+        ["f32", "f16", "int8"].map(|name| precision(&plan, name)["pages"].as_u64().unwrap()).into();
+    assert_eq!(pages, [0, 0, 1]);
 }
 
 #[test]
@@ -138,6 +177,9 @@ fn the_claimed_block_sizes_are_recomputed_from_the_real_geometries() {
         let ratio = row["cache_bytes"].as_f64().unwrap() / row["claimed_cache_bytes"].as_f64().unwrap();
         assert!((1.6..1.8).contains(&ratio), "{row}");
     }
+    let table = PLAN.text(&["--claims"]);
+    assert_eq!(table.lines().filter(|line| line.ends_with(" 1.7x")).count(), 3, "{table}");
+    assert!(table.contains("take 875 of 3328 pages (3.8x less)"), "{table}");
 }
 
 #[test]
