@@ -26,6 +26,17 @@ fn object(args: &[&str]) -> Value {
     value
 }
 
+/// The figure of a goal whose words contain `part`.
+fn goal(report: &Value, part: &str) -> f64 {
+    let goals = report["goals"].as_array().unwrap();
+    let named = |goal: &&Value| goal["goal"].as_str().unwrap().contains(part);
+    goals.iter().find(named).unwrap_or_else(|| panic!("no {part} in {report}"))["figure"].as_f64().unwrap()
+}
+
+fn assert_near(found: f64, expected: f64, what: &str) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{what}: {found} for {expected}");
+}
+
 fn assert_positive(value: &Value, what: &str) {
     assert!(value.as_f64().is_some_and(|figure| figure > 0.0), "{what}: {value}");
 }
@@ -68,6 +79,32 @@ fn the_pool_bench_has_its_keys_and_every_cell() {
     assert_eq!(report["ns_per_page"], cells[1]["ns_per_page"]);
     assert_eq!(report["speedup"], cells[1]["speedup"]);
     assert_eq!(report["speedup_2t"], cells[4]["speedup"]);
+    let figure = |value: &Value, key: &str| value[key].as_f64().unwrap();
+    let sizes = report["sizes"].as_array().unwrap();
+    let pairs = sizes.iter().flat_map(|size| [&size["plain"], &size["churn"]]).chain(cells);
+    let mut least = f64::INFINITY;
+    for pair in pairs {
+        let speedup = figure(pair, "ns_per_page_baseline") / figure(pair, "ns_per_page");
+        assert_near(figure(pair, "speedup"), speedup, "speedup");
+        least = least.min(figure(pair, "speedup"));
+    }
+    assert_eq!(figure(&report, "speedup_least"), least);
+    for (key, work, of) in [
+        ("flatness", "plain", "ns_per_page"),
+        ("flatness_churn", "churn", "ns_per_page"),
+        ("flatness_churn_baseline", "churn", "ns_per_page_baseline"),
+    ] {
+        let [small, large] = [0, 1].map(|size| figure(&sizes[size][work], of));
+        assert_near(figure(&report, key), large / small, key);
+    }
+    for (part, key) in [
+        ("under 45 ns a page", "ns_per_page"),
+        ("0.9x of the baseline", "speedup_least"),
+        ("two threads", "speedup_2t"),
+        ("flat within", "flatness"),
+    ] {
+        assert_eq!(goal(&report, part), figure(&report, key), "{part}");
+    }
 }
 
 #[test]
@@ -81,7 +118,22 @@ fn the_prefix_bench_has_its_keys_for_both_lengths_and_every_policy() {
     }
     for policy in ["lru", "priority", "adaptive"] {
         assert_positive(&report["ns_evict"][policy], policy);
+        assert_positive(&report["ns_evict_by_64"][policy], policy);
+        assert_ne!(report["ns_evict"][policy], report["ns_evict_by_64"][policy], "two measurements");
     }
+    let figure = |key: &str, of: &str| report[key][of].as_f64().unwrap();
+    for length in ["4096", "32768"] {
+        let hash = figure("ns_per_page_hash", length);
+        assert!(figure("ns_per_page_lookup_hit", length) > hash, "finding comes after hashing: {report}");
+        let share = hash / figure("ns_per_page_lookup_miss", length);
+        assert_near(figure("miss_hash_share", length), share, "the part of a miss that is hashing");
+    }
+    let [short, long] = ["4096", "32768"].map(|length| figure("miss_hash_share", length));
+    assert_eq!(goal(&report, "is hashing"), short.min(long));
+    let [short, long] = ["4096", "32768"].map(|length| figure("ns_per_page_lookup_hit", length));
+    assert_eq!(goal(&report, "a cached page"), short.max(long));
+    let evictions = ["lru", "priority", "adaptive"].map(|policy| figure("ns_evict", policy));
+    assert_eq!(goal(&report, "an eviction"), evictions.into_iter().fold(0.0, f64::max));
 }
 
 #[test]
@@ -94,6 +146,11 @@ fn the_trace_bench_finds_what_each_policy_and_the_optimum_find() {
     let shares = |row: &Value| ["capacity", "infinite", "opt", "lru"].map(|key| row[key].as_f64().unwrap());
     assert_eq!(shares(&rows[0]), [2.0, 0.4, 0.2, 0.0]);
     assert_eq!(shares(&rows[1]), [3.0, 0.4, 0.4, 0.4]);
+    assert_eq!(goal(&report, "no policy"), 0.0, "at the larger capacity all find what can be found");
+    let narrow = object(&["bench", "trace", path.to_str().unwrap(), "--capacities", "2"]);
+    let best = |row: &Value| ["lru", "priority", "adaptive"].map(|name| row[name].as_f64().unwrap());
+    let nearest = best(&narrow["rows"][0]).into_iter().fold(0.0, f64::max);
+    assert_eq!(goal(&narrow, "no policy"), nearest - 0.2);
     for policy in ["priority", "adaptive"] {
         assert!(rows[0][policy].is_number(), "{rows:?}");
     }

@@ -34,6 +34,29 @@ fn cells<const N: usize>(report: &Value, keys: [&str; N]) -> Vec<[Value; N]> {
     cells.iter().map(|cell| keys.map(|key| cell[key].clone())).collect()
 }
 
+/// The figure of a goal whose words contain `part`.
+fn goal(report: &Value, part: &str) -> f64 {
+    let goals = report["goals"].as_array().unwrap();
+    let named = |goal: &&Value| goal["goal"].as_str().unwrap().contains(part);
+    figure(goals.iter().find(named).unwrap_or_else(|| panic!("no {part} in {report}")), "figure")
+}
+
+fn figure(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+fn assert_near(found: f64, expected: f64, what: &str) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{what}: {found} for {expected}");
+}
+
+/// Whether the goal of these words is met by figures of at least `limit`, or else by those of at most that.
+fn assert_met(report: &Value, part: &str, limit: f64, at_least: bool) {
+    let goals = report["goals"].as_array().unwrap();
+    let goal = goals.iter().find(|goal| goal["goal"].as_str().unwrap().contains(part)).unwrap();
+    let reached = figure(goal, "figure");
+    assert_eq!(goal["met"], if at_least { reached >= limit } else { reached <= limit }, "{goal}");
+}
+
 const CEILINGS: [&str; 2] = ["read_bandwidth_gb_s", "fma_peak_gflops"];
 
 #[test]
@@ -54,6 +77,25 @@ fn the_gemm_bench_has_its_keys_and_every_cell() {
         }
     }
     assert_eq!(found, expected);
+    for cell in report["cells"].as_array().unwrap() {
+        let products = figure(cell, "rows") * figure(cell, "outputs") * figure(cell, "inputs");
+        assert_near(figure(cell, "gflops"), 2.0 * products / figure(cell, "ms") / 1e6, "gflops");
+    }
+    for (key, rows) in
+        [("fraction_of_read_bandwidth", 1), ("fraction_of_fma_peak", 512), ("fraction_of_bf16_peak", 512)]
+    {
+        // A layer's products one after another: the longest of them counts most.
+        let layer =
+            report["cells"].as_array().unwrap().iter().filter(|cell| {
+                cell["weights"] == "bf16" && cell["rows"] == rows && cell["product"] != "head"
+            });
+        let (sum, ms) = layer.fold((0.0, 0.0), |(sum, ms), cell| {
+            (sum + figure(cell, key) * figure(cell, "ms"), ms + figure(cell, "ms"))
+        });
+        assert_near(figure(&report, key), sum / ms, key);
+    }
+    assert_eq!(goal(&report, "the read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
+    assert_eq!(goal(&report, "the multiply-add peak"), figure(&report, "fraction_of_fma_peak"));
 }
 
 #[test]
@@ -64,6 +106,14 @@ fn the_attention_bench_has_its_keys_for_every_precision() {
     assert_positive(&report["fraction_of_read_bandwidth"], &codecs);
     assert_positive(&report["tokens_over_f16"], &codecs);
     assert_eq!(cells(&report, ["codec"]), codecs.map(|codec| [json!(codec)]));
+    let cells = report["cells"].as_array().unwrap();
+    let slowest = cells.iter().map(|cell| figure(cell, "paged_over_contiguous")).fold(0.0, f64::max);
+    assert_eq!(figure(&report, "paged_over_contiguous"), slowest);
+    assert_eq!(goal(&report, "contiguous keys and values"), slowest);
+    assert_met(&report, "contiguous keys and values", 1.05, false);
+    for codec in ["int8", "fp8"] {
+        assert_eq!(goal(&report, &format!("{codec} at 1.5x")), figure(&report["tokens_over_f16"], codec));
+    }
 }
 
 #[test]
@@ -77,6 +127,27 @@ fn the_decode_bench_has_its_keys_and_every_kind_of_step() {
     let expected = [("bf16", 1, 8), ("bf16", 16, 8), ("bf16", 1, 64), ("int8", 1, 8), ("int8", 16, 8)];
     let expected = expected.map(|(weights, batch, depth)| [json!(weights), json!(batch), json!(depth)]);
     assert_eq!(cells(&report, ["weights", "batch", "depth"]), expected);
+    let cells = report["cells"].as_array().unwrap();
+    for cell in cells {
+        assert_near(figure(cell, "tokens_per_s"), figure(cell, "batch") / figure(cell, "ms") * 1e3, "tokens");
+        assert_near(figure(cell, "gb_s"), figure(cell, "bytes") / figure(cell, "ms") / 1e6, "gb_s");
+    }
+    // Weights once, and the keys and values of 8 tokens of each sequence: 2 layers, 2 heads of 32, two bytes.
+    assert_eq!(figure(&cells[1], "bytes") - figure(&cells[0], "bytes"), 15.0 * 8.0 * 512.0);
+    let [one, batch, _, int8, _] = cells.as_slice() else { panic!("{cells:?}") };
+    let of = |a: &Value, b: &Value, key: &str| figure(a, key) / figure(b, key);
+    assert_near(figure(&report, "batch_16_over_1"), of(batch, one, "ms"), "16 sequences");
+    assert_near(figure(&report, "int8_over_bf16"), of(int8, one, "tokens_per_s"), "int8");
+    let least = |cell: &Value| {
+        let shares = ["fraction_of_read_bandwidth", "fraction_of_bf16_peak"].map(|key| figure(cell, key));
+        figure(cell, "ms") * shares[0].max(shares[1])
+    };
+    assert_near(figure(&report, "batch_16_over_1_at_ceilings"), least(batch) / least(one), "at ceilings");
+    assert_eq!(goal(&report, "2.5x the time"), figure(&report, "batch_16_over_1"));
+    assert_met(&report, "2.5x the time", 2.5, false);
+    assert_eq!(goal(&report, "int8"), figure(&report, "int8_over_bf16"));
+    assert_met(&report, "int8", 1.5, true);
+    assert_eq!(goal(&report, "read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
 }
 
 #[test]
@@ -85,6 +156,24 @@ fn the_prefill_bench_has_its_keys() {
     let fractions = ["fraction_of_fma_peak", "fraction_of_fma_peak_products", "fma_peak_gflops"];
     assert_positive(&report, &fractions);
     assert_positive(&report, &["tokens_per_s", "ms", "gflops", "gflops_products"]);
+    let (tokens, ms) = (figure(&report, "tokens"), figure(&report, "ms"));
+    assert_near(figure(&report, "tokens_per_s"), tokens / ms * 1e3, "tokens_per_s");
+    // 48 tokens, 2 layers: q, k and v of all; each token attends to those up to it; the rest of the last layer, and the
+    // head, are for the last token.
+    let [qkv, rest, head] = [256 * 64, 64 * 128 + 192 * 64 + 64 * 96, 320 * 64].map(f64::from);
+    let attention = 2.0 * 128.0 * (48.0 * 49.0 / 2.0);
+    let products = 2.0 * (48.0 * qkv + attention) + 48.0 * rest + rest + head;
+    assert_near(figure(&report, "gflops"), 2.0 * products / ms / 1e6, "gflops");
+    for (key, of, peak) in [
+        ("fraction_of_fma_peak", "gflops", "fma_peak_gflops"),
+        ("fraction_of_fma_peak_products", "gflops_products", "fma_peak_gflops"),
+        ("fraction_of_bf16_peak", "gflops", "bf16_peak_gflops"),
+        ("fraction_of_bf16_peak_products", "gflops_products", "bf16_peak_gflops"),
+    ] {
+        assert_near(figure(&report, key), figure(&report, of) / figure(&report, peak), key);
+    }
+    assert_eq!(goal(&report, "products at"), figure(&report, "fraction_of_fma_peak_products"));
+    assert_eq!(goal(&report, "the whole step"), figure(&report, "fraction_of_fma_peak"));
 }
 
 #[test]

@@ -13,6 +13,21 @@ fn assert_positive(object: &Value, keys: &[&str]) {
     }
 }
 
+fn figure(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+/// The figure of a goal whose words contain `part`.
+fn goal(report: &Value, part: &str) -> f64 {
+    let goals = report["goals"].as_array().unwrap();
+    let named = |goal: &&Value| goal["goal"].as_str().unwrap().contains(part);
+    figure(goals.iter().find(named).unwrap_or_else(|| panic!("no {part} in {report}")), "figure")
+}
+
+fn assert_near(found: f64, expected: f64, what: &str) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{what}: {found} for {expected}");
+}
+
 fn assert_has_goals(report: &Value, bench: &str) {
     assert_eq!(report["bench"], bench);
     let goals = report["goals"].as_array().expect("a list of goals");
@@ -37,7 +52,12 @@ fn the_scheduler_bench_has_its_keys() {
     assert_eq!(cells.last().unwrap()["sequences"], 256);
     for cell in cells {
         assert_positive(cell, &["plan_us", "publish_us", "scheduler_us", "sample_us"]);
+        assert!(figure(cell, "scheduler_us") > figure(cell, "plan_us"), "with publishing: {cell}");
+        assert!(figure(cell, "scheduler_p99_us") >= figure(cell, "scheduler_us"), "{cell}");
     }
+    assert_eq!(report["us_per_step_256"], cells.last().unwrap()["scheduler_us"]);
+    assert_eq!(report["us_per_step_256_cold"], cells.last().unwrap()["scheduler_cold_us"]);
+    assert_eq!(goal(&report, "256 sequences"), figure(&report, "us_per_step_256"));
 }
 
 #[test]
@@ -53,6 +73,11 @@ fn the_engine_runs_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
         expected.map(|(length, paged, claimed)| [json!(length), json!(8), json!(paged), json!(claimed)]);
     assert_eq!(found[..4], expected);
     assert_eq!(found[4][0], 4096);
+    for cell in report["cells"].as_array().unwrap() {
+        assert_eq!(figure(cell, "ratio"), figure(cell, "paged") / figure(cell, "contiguous"));
+        assert_eq!(figure(cell, "of_claim"), figure(cell, "ratio") / figure(cell, "claimed"));
+    }
+    assert_eq!(goal(&report, "at the full length"), figure(&report["cells"][4], "of_claim"));
 }
 
 #[test]
@@ -73,6 +98,27 @@ fn the_serving_bench_has_its_keys_for_both_back_ends() {
     }
     assert_eq!(report["contiguous"]["tokens"], report["paged"]["tokens"], "the same load");
     assert_eq!(report["contiguous"]["kv_bytes"], report["paged"]["kv_bytes"], "in the same memory");
+    let [slots, pages] = ["contiguous", "paged"].map(|side| &report[side]);
+    let over = |key: &str| figure(slots, key) / figure(pages, key);
+    assert_near(figure(&report, "paged_over_contiguous"), over("seconds"), "in all");
+    let decode = 1.0 / over("decode_tokens_per_s");
+    assert_near(figure(&report, "paged_over_contiguous_decode"), decode, "decoding");
+    // What was not read from prompts came one token a sequence and step, from full batches; there are 12 requests.
+    let predicted = |side: &Value| {
+        let steps = (figure(side, "tokens") - 12.0) / figure(side, "batch");
+        figure(side, "prefill_seconds") + steps * figure(side, "decode_step_ms") / 1e3
+    };
+    let expected = predicted(slots) / predicted(pages);
+    assert_near(figure(&report, "paged_over_contiguous_predicted"), expected, "predicted");
+    let [cold, shared] = [0, 1].map(|i| report["ttft_shared_prefix_ms"][i].as_f64().unwrap());
+    assert_near(figure(&report, "ttft_speedup_shared_prefix"), cold / shared, "shared");
+    for side in [slots, pages] {
+        assert!(figure(side, "prefill_seconds") < figure(side, "seconds"), "{side}");
+        assert!(figure(side, "mean_ttft_ms") < 1e3 * figure(side, "seconds"), "{side}");
+    }
+    assert_eq!(goal(&report, "decoding in pages"), figure(&report, "paged_over_contiguous_decode"));
+    assert_eq!(goal(&report, "5x sooner"), figure(&report, "ttft_speedup_shared_prefix"));
+    assert_eq!(goal(&report, "p99 gap"), figure(&report, "p99_itl_ms"));
 }
 
 #[test]
@@ -94,6 +140,8 @@ fn the_offline_bench_generates_all_that_was_asked_for() {
     let report = BENCH.object(&["offline", "--quick"]);
     assert_eq!(report["bench"], "offline");
     assert_positive(&report, &["tokens_per_s", "seconds", "prompt_tokens", "output_tokens", "steps"]);
+    let expected = figure(&report, "output_tokens") / figure(&report, "seconds");
+    assert_near(figure(&report, "tokens_per_s"), expected, "tokens_per_s");
     for key in keys_in_help("offline").iter().filter(|key| !key.contains(' ')) {
         assert!(!report[key].is_null(), "{key} of {report}");
     }
@@ -105,6 +153,8 @@ fn a_bench_refuses_options_that_it_does_not_read() {
         let said = BENCH.error_of(&args);
         assert!(said.contains("unexpected argument '--rounds'"), "{args:?}: {said}");
     }
+    let said = BENCH.error_of(&["offline", "--min-len", "9", "--max-len", "8"]);
+    assert!(said.contains("--min-len is above --max-len"), "{said}");
     for args in [["attention", "--rounds", "3"], ["prefill", "--rounds", "3"], ["serving", "--threads", "1"]]
     {
         let said = BENCH.error_of(&[&args[..], &["--device", "cuda:63"]].concat());
