@@ -274,6 +274,61 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_of_the_engine_and_its_cache_reaches_them() {
+        let config = Source::BuiltIn.config().unwrap();
+        let options = Options {
+            batching: Batching::Static,
+            prompt_share: 0.5,
+            chunk: (Tokens(3), Tokens(4)),
+            max_itl: Some(Duration::from_millis(5)),
+            max_waiting: 6,
+            aging: Duration::from_secs(7),
+            time_limit: Some(Duration::from_secs(8)),
+            zero_freed: true,
+            max_len: Some(Tokens(90)),
+            max_batch: 10,
+            policy: PolicyKind::Adaptive,
+            ..Options::default()
+        };
+        let Resolved { settings, engine, .. } = options.resolve(&config, None).unwrap();
+        let EngineConfig { batching, prompt_share, chunk, max_itl, max_waiting, .. } = engine;
+        assert_eq!((batching, prompt_share, chunk), (options.batching, 0.5, options.chunk));
+        assert_eq!((max_itl, max_waiting), (options.max_itl, 6));
+        assert_eq!((engine.aging, engine.time_limit), (options.aging, options.time_limit));
+        assert_eq!((engine.zero_freed, engine.max_len, engine.max_batch), (true, Tokens(90), 10));
+        assert_eq!((settings.policy, settings.prefix_cache), (PolicyKind::Adaptive, true));
+        let none = Options { max_len: Some(Tokens::ZERO), ..Options::default() };
+        let error = none.resolve(&config, None).unwrap_err().to_string();
+        assert!(error.contains("choose 2 to 4096"), "{error}");
+    }
+
+    /// A page in sixty-four, but no more than a page a sequence; slots are whole from the start.
+    #[test]
+    fn a_little_is_kept_for_sequences_that_grow() {
+        let config = Source::BuiltIn.config().unwrap();
+        let reserve = |pages, max_batch, kv_backend| {
+            let kv_memory = KvMemory::Pages(Pages(pages));
+            let options = Options { kv_memory, max_batch, kv_backend, ..Options::default() };
+            options.resolve(&config, None).unwrap().settings.reserve
+        };
+        assert_eq!(reserve(640, 16, KvBackend::Paged), Pages(10));
+        assert_eq!(reserve(640, 3, KvBackend::Paged), Pages(3));
+        assert_eq!(reserve(640, 640, KvBackend::Contiguous), Pages::ZERO);
+    }
+
+    #[test]
+    fn an_automatic_cache_that_memory_cuts_short_says_by_how_much() {
+        let config = Source::BuiltIn.config().unwrap();
+        let room = Some(Room { free: Bytes(100_000_000), share: 0.6 });
+        let options = Options { max_batch: 16, ..Options::default() };
+        let Resolved { settings, notes, .. } = options.resolve(&config, room).unwrap();
+        assert_eq!(settings.total, Pages(60_000_000 / 65_536));
+        let expected =
+            "takes 60 % of the 0.1 GB of memory available, which is less than 16 sequences of 4096";
+        assert!(notes[0].contains(expected), "{notes:?}");
+    }
+
+    #[test]
     fn cached_prefixes_keep_no_more_than_was_said() {
         let config = Source::BuiltIn.config().unwrap();
         let limit = |cached_memory| {

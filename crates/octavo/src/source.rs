@@ -130,3 +130,22 @@ fn template(texts: &TokenizerConfig) -> Result<Option<ChatTemplate>, LoadError> 
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_called_what_its_last_part_is() {
+        assert_eq!(Source::Directory("/models/Mine-1B/".into()).name(), "Mine-1B");
+        assert_eq!(Source::Directory("/".into()).name(), "model");
+    }
+
+    #[test]
+    fn a_template_that_is_wrong_is_not_taken_for_none() {
+        let of = |json: &str| template(&TokenizerConfig::from_slice(json.as_bytes()).unwrap());
+        assert!(of("{}").unwrap().is_none());
+        assert!(of(r#"{"chat_template": "{{ messages[0].content }}"}"#).unwrap().is_some());
+        assert!(matches!(of(r#"{"chat_template": "{% if %}"}"#), Err(LoadError::Template(_))));
+    }
+}

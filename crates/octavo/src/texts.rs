@@ -104,3 +104,45 @@ impl std::fmt::Debug for Texts {
         f.debug_struct("Texts").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::built_in;
+    use crate::source::{Parts, Source};
+
+    fn sampling(json: &str) -> SamplingParams {
+        default_sampling(&GenerationConfig::from_json(json).unwrap())
+    }
+
+    #[test]
+    fn sampling_is_as_the_makers_would_have_it() {
+        let all = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05,
+            "repetition_penalty": 1.1}"#;
+        let expected = SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            ..SamplingParams::default()
+        };
+        assert_eq!(sampling(all), expected);
+        let temperature = |json| sampling(json).temperature;
+        assert_eq!(temperature(r#"{"do_sample": false, "temperature": 0.6}"#), 0.0);
+        assert_eq!(temperature(r#"{"do_sample": true}"#), 1.0);
+        assert_eq!(temperature(r#"{"temperature": 0.6}"#), 0.6);
+        assert_eq!(temperature("{}"), 0.0);
+    }
+
+    #[test]
+    fn a_text_ends_where_any_of_the_models_files_says_so() {
+        let Parts { name, tokenizer, template, .. } = Source::BuiltIn.open().unwrap();
+        let config = built_in::CONFIG.replace("\"eos_token_id\": 2", "\"eos_token_id\": 9");
+        let config = ModelConfig::from_json(&config).unwrap();
+        let generation = GenerationConfig::from_json(r#"{"eos_token_id": [7, 5, 9]}"#).unwrap();
+        let texts = Texts { name, config, generation, tokenizer, template, compiler: OnceLock::new() };
+        assert_eq!(texts.stop_tokens(), [2, 5, 7, 9]);
+        assert_eq!(texts.encode_prompt("<|im_end|>").unwrap().last(), Some(&2), "as the tokenizer writes it");
+    }
+}

@@ -2,7 +2,7 @@
 
 mod hub_server;
 
-use hub_server::{COMMIT, Fault, HubServer, empty_dir, fixture};
+use hub_server::{COMMIT, Fault, HubServer, OLD_NAME, empty_dir, fixture};
 use octavo::{Files, Hub, HubError, HubName, LoadError, ModelConfig, Source};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -24,7 +24,8 @@ fn lay_out(cache: &Path, revision: &str, files: &BTreeMap<String, Vec<u8>>) -> P
     }
     let reference = repo.join("refs").join(revision);
     std::fs::create_dir_all(reference.parent().unwrap()).unwrap();
-    std::fs::write(reference, COMMIT).unwrap();
+    // Some programs end it as lines end.
+    std::fs::write(reference, format!("{COMMIT}\n")).unwrap();
     snapshot
 }
 
@@ -205,9 +206,47 @@ fn a_download_that_is_broken_off_ends_at_once_and_goes_on_the_next_time() {
 
 #[test]
 fn a_hub_that_does_not_answer_for_a_moment_is_asked_again() {
-    let (server, hub, _) = served("moment", "qwen3-gqa");
-    server.fail(Fault::Silent(2));
-    fetch(&hub).unwrap();
+    let (server, hub, cache) = served("moment", "qwen3-gqa");
+    for fault in [Fault::Silent(2), Fault::Busy(2)] {
+        server.fail(fault);
+        fetch(&hub).unwrap();
+        std::fs::remove_dir_all(&cache).unwrap();
+    }
+}
+
+#[test]
+fn a_revision_with_parts_is_asked_for_as_one() {
+    let (_server, hub, cache) = served("revision", "qwen3-gqa");
+    let dir = hub.fetch(&format!("{REPO}@refs/pr/1").parse().unwrap(), Files::All, &mut |_| GO_ON).unwrap();
+    assert!(dir.join("model.safetensors").is_file());
+    let reference = cache.join("models--tiny--llama/refs/refs/pr/1");
+    assert_eq!(std::fs::read_to_string(reference).unwrap(), COMMIT);
+}
+
+#[test]
+fn a_model_that_was_renamed_is_followed_to_its_new_name() {
+    let (_server, hub, _) = served("renamed", "qwen3-gqa");
+    let dir = hub.fetch(&OLD_NAME.parse().unwrap(), Files::All, &mut |_| GO_ON).unwrap();
+    assert!(dir.join("model.safetensors").is_file());
+}
+
+#[test]
+fn a_file_may_be_empty() {
+    let (server, hub, _) = served("empty", "qwen3-gqa");
+    server.change("chat_template.jinja", b"");
+    let dir = fetch(&hub).unwrap();
+    assert_eq!(std::fs::read(dir.join("chat_template.jinja")).unwrap(), b"");
+}
+
+#[test]
+fn weights_in_parts_without_an_index_are_all_downloaded() {
+    let mut files = fixture("llama-sharded");
+    files.remove("model.safetensors.index.json");
+    let server = HubServer::start(REPO, files);
+    let dir = fetch(&Hub::new(empty_dir("no-index")).with_endpoint(&server.endpoint)).unwrap();
+    for i in 1..=4 {
+        assert!(dir.join(format!("model-0000{i}-of-00004.safetensors")).is_file(), "part {i}");
+    }
 }
 
 #[test]
@@ -240,6 +279,27 @@ fn a_part_that_is_whole_is_not_asked_for_again() {
     let dir = fetch(&hub).unwrap();
     assert!(std::fs::read(dir.join("model.safetensors")).unwrap() == *contents);
     assert!(server.asked().iter().all(|asked| !asked.path.starts_with("/stored/")));
+}
+
+#[test]
+fn a_file_of_the_cache_that_is_too_short_is_fetched_again() {
+    let (server, hub, cache) = served("short-blob", "qwen3-gqa");
+    std::fs::write(blobs(&cache).join(server.etag("model.safetensors")), b"short").unwrap();
+    let dir = fetch(&hub).unwrap();
+    assert!(
+        std::fs::read(dir.join("model.safetensors")).unwrap() == fixture("qwen3-gqa")["model.safetensors"]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_that_is_gone_is_replaced() {
+    let (_server, hub, cache) = served("dangling", "qwen3-gqa");
+    let snapshot = cache.join("models--tiny--llama/snapshots").join(COMMIT);
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::os::unix::fs::symlink("../../blobs/gone", snapshot.join("config.json")).unwrap();
+    let dir = fetch(&hub).unwrap();
+    assert!(std::fs::read(dir.join("config.json")).unwrap() == fixture("qwen3-gqa")["config.json"]);
 }
 
 #[test]
@@ -355,6 +415,14 @@ fn the_token_is_sent_if_there_is_one() {
     assert!(
         asked.len() > 3 && asked.iter().all(|asked| asked.authorization.as_deref() == Some("Bearer hf_mine"))
     );
+    // Where a login has left it.
+    let home = empty_dir("token-home");
+    std::fs::write(home.join("token"), "hf_file\n").unwrap();
+    let vars = [("HF_HOME", home.to_str().unwrap()), ("HF_ENDPOINT", server.endpoint.as_str())];
+    let var = |name: &str| vars.iter().find(|(var, _)| *var == name).map(|(_, value)| value.into());
+    Hub::from_vars(var).fetch(&name(), Files::Config, &mut |_| GO_ON).unwrap();
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.authorization.as_deref() == Some("Bearer hf_file")), "{asked:?}");
 }
 
 #[test]
@@ -367,6 +435,14 @@ fn what_is_no_model_for_this_engine_is_refused_before_it_is_downloaded() {
     let error = fetch(&hub).unwrap_err();
     assert!(matches!(error, HubError::NotAModel { missing: "safetensors", .. }), "{error}");
     assert!(server.files_asked().is_empty());
+    let mut files = fixture("qwen3-gqa");
+    files.remove("config.json");
+    let server = HubServer::start(REPO, files);
+    for files in [Files::Config, Files::All] {
+        let hub = Hub::new(empty_dir("no-config")).with_endpoint(&server.endpoint);
+        let error = hub.fetch(&name(), files, &mut |_| GO_ON).unwrap_err();
+        assert!(matches!(error, HubError::NotAModel { missing: "config.json", .. }), "{error}");
+    }
 }
 
 #[test]

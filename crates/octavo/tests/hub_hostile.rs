@@ -49,6 +49,19 @@ fn the_token_is_not_sent_to_another_host() {
     assert!(server.asked().iter().all(|asked| asked.authorization.as_deref() == Some("Bearer hf_mine")));
 }
 
+/// It is not the model's hub that refuses, so no token helps.
+#[test]
+fn a_refusal_by_another_host_is_told_by_its_number() {
+    let (server, hub, _) = served("other-refuses");
+    let store = HubServer::start(REPO, fixture("qwen3-gqa"));
+    server.store_at(&store.endpoint);
+    for status in [401, 403, 404] {
+        store.fail(Fault::Status(status));
+        let error = fetch(&hub).unwrap_err();
+        assert!(error.contains(&format!("answered with status {status}")), "{error}");
+    }
+}
+
 #[test]
 fn an_etag_that_is_a_path_leads_nowhere() {
     for file in ["config.json", WEIGHTS] {

@@ -168,8 +168,9 @@ mod tests {
 
     #[test]
     fn the_cache_is_where_other_programs_of_the_hub_have_it() {
-        let cases: [(&[(&str, &str)], &str); 4] = [
+        let cases: [(&[(&str, &str)], &str); 5] = [
             (&[("HOME", "/h")], "/h/.cache/huggingface/hub"),
+            (&[("USERPROFILE", "/u")], "/u/.cache/huggingface/hub"),
             (&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
             (&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("HF_HOME", "/f")], "/f/hub"),
             (&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")], "/c"),

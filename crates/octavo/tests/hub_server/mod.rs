@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// What the model was called before.
+pub const OLD_NAME: &str = "tiny/renamed";
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub enum Fault {
     Commit(&'static str),
     /// So many requests for files get no answer.
     Silent(usize),
+    /// So many requests for files are one too many.
+    Busy(usize),
     /// A redirect to nowhere.
     NoLocation,
     /// A redirect to the same place.
@@ -134,6 +138,14 @@ impl HubServer {
             state.fault = Fault::Silent(left - 1);
             return;
         }
+        if let Fault::Busy(left @ 1..) = state.fault
+            && asked.path.contains("/resolve/")
+        {
+            state.fault = Fault::Busy(left - 1);
+            drop(state);
+            let _ = stream.write_all(head(429, 0, "").0.as_bytes());
+            return;
+        }
         let (head, body) = state.respond(&asked);
         state.asked.push(asked);
         drop(state);
@@ -161,9 +173,12 @@ impl State {
         if let Fault::Status(status) = self.fault {
             return head(status, 0, "");
         }
-        if asked.path == format!("/api/models/{}/revision/main", self.repo)
-            || asked.path == format!("/api/models/{}/revision/{COMMIT}", self.repo)
-        {
+        if asked.path.contains(OLD_NAME) {
+            let location = asked.path.replace(OLD_NAME, &self.repo);
+            return head(307, 0, &format!("Location: {location}\r\n"));
+        }
+        let revision = asked.path.strip_prefix(&format!("/api/models/{}/revision/", self.repo));
+        if revision.is_some_and(|revision| ["main", "refs%2Fpr%2F1", COMMIT].contains(&revision)) {
             let files: Vec<_> =
                 self.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
             let info = serde_json::json!({ "sha": COMMIT, "siblings": files }).to_string().into_bytes();
@@ -200,7 +215,7 @@ impl State {
         }
         let length = contents.len();
         if from.is_some_and(|from| from >= length) {
-            return head(416, 0, &format!("Content-Range: bytes */{length}\r\n"));
+            return head(416, 0, &format!("Content-Range: bytes */{length}\r\n{about}"));
         }
         let (status, from) = match (self.fault, from) {
             (Fault::IgnoresRange, _) | (_, None) => (200, 0),
