@@ -157,3 +157,47 @@ impl Chat<'_> {
         Ok(answer.text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use octavo::SamplingParams;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        command: Command,
+    }
+
+    fn sampling(args: &[&str], base: SamplingParams) -> SamplingParams {
+        Cli::parse_from([&["octavo"], args].concat()).command.sampling.over(base)
+    }
+
+    #[test]
+    fn what_is_asked_of_sampling_is_taken_and_the_rest_is_the_models() {
+        let all = SamplingParams {
+            temperature: 0.1,
+            top_k: 2,
+            top_p: 0.3,
+            min_p: 0.4,
+            repetition_penalty: 1.5,
+            presence_penalty: 0.6,
+            frequency_penalty: 0.7,
+            seed: 8,
+            ..SamplingParams::default()
+        };
+        let args = [
+            "--temperature=0.1",
+            "--top-k=2",
+            "--top-p=0.3",
+            "--min-p=0.4",
+            "--repetition-penalty=1.5",
+            "--presence-penalty=0.6",
+            "--frequency-penalty=0.7",
+            "--seed=8",
+        ];
+        assert_eq!(sampling(&args, SamplingParams::default()), all);
+        assert_eq!(sampling(&["--seed=8"], SamplingParams { seed: 9, ..all.clone() }), all);
+    }
+}

@@ -4,7 +4,7 @@ use crate::model_args::{ModelArgs, parse_size};
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use octavo::{Batching, Bytes, Hub, Llm, Options, PolicyKind, Tokens};
+use octavo::{Batching, Bytes, Hub, Llm, Options, PolicyKind};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -67,7 +67,11 @@ pub(crate) struct EngineArgs {
 
 impl EngineArgs {
     pub(crate) fn load(&self, hub: &Hub) -> Result<Llm> {
-        self.model.load_with(hub, |options| Options {
+        self.model.load_with(hub, |options| self.over(options))
+    }
+
+    fn over(&self, options: Options) -> Options {
+        Options {
             max_batch: self.max_batch_size,
             batching: match self.batching {
                 BatchingMode::Continuous => Batching::Continuous,
@@ -88,7 +92,7 @@ impl EngineArgs {
                 Eviction::Adaptive => PolicyKind::Adaptive,
             },
             ..options
-        })
+        }
     }
 
     pub(crate) fn batch(&self) -> u32 {
@@ -101,27 +105,50 @@ fn parse_share(text: &str) -> Result<f32, String> {
     share.ok_or_else(|| format!("`{text}` is no share: choose one above 0 and at most 1"))
 }
 
-/// Tokens as people write them.
-pub(crate) fn thousands(tokens: Tokens) -> String {
-    let digits = tokens.0.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(' ');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: EngineArgs,
+    }
+
+    fn options(args: &[&str]) -> Options {
+        let cli = Cli::parse_from([&["octavo"], args].concat());
+        cli.args.over(Options::default())
+    }
 
     #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(thousands(Tokens(7)), "7");
-        assert_eq!(thousands(Tokens(4096)), "4 096");
-        assert_eq!(thousands(Tokens(1_234_567)), "1 234 567");
+    fn every_option_is_the_engines() {
+        let asked = options(&[
+            "--max-batch-size=3",
+            "--batching=static",
+            "--prompt-share=0.5",
+            "--max-itl-ms=40",
+            "--max-queue=5",
+            "--aging=6",
+            "--time-limit=7",
+            "--cached-memory=8KB",
+            "--zero-freed",
+            "--commit-kv",
+            "--eviction=priority",
+        ]);
+        assert_eq!((asked.max_batch, asked.batching, asked.prompt_share), (3, Batching::Static, 0.5));
+        assert_eq!((asked.max_itl, asked.max_waiting), (Some(Duration::from_millis(40)), 5));
+        let [aging, limit] = [6, 7].map(Duration::from_secs);
+        assert_eq!((asked.aging, asked.time_limit), (aging, Some(limit)));
+        assert_eq!((asked.cached_memory, asked.policy), (Some(Bytes(8000)), PolicyKind::Priority));
+        assert!(asked.zero_freed && asked.commit_kv && asked.prefix_cache);
+        assert_eq!(options(&["--eviction=adaptive"]).policy, PolicyKind::Adaptive);
+        assert!(!options(&["--no-prefix-cache"]).prefix_cache);
+        let (usual, own) = (options(&[]), Options::default());
+        assert_eq!((usual.max_batch, usual.batching, usual.policy), (16, own.batching, own.policy));
+        assert_eq!((usual.prompt_share, usual.max_itl), (own.prompt_share, own.max_itl));
+        assert_eq!((usual.max_waiting, usual.aging), (own.max_waiting, own.aging));
+        assert_eq!((usual.time_limit, usual.cached_memory), (None, None));
+        assert!(!usual.zero_freed && !usual.commit_kv);
     }
 }

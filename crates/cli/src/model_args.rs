@@ -216,11 +216,69 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ModelArgs,
+    }
+
+    fn options(args: &[&str]) -> Options {
+        let hub = Hub::from_vars(|name| (name == "XDG_CACHE_HOME").then(|| "/caches".into()));
+        Cli::parse_from([&["octavo"], args].concat()).args.options(&hub)
+    }
+
+    #[test]
+    fn every_option_is_the_models() {
+        let asked = options(&[
+            "--device=cuda:1",
+            "--deterministic",
+            "--threads=2",
+            "--weights=int8",
+            "--kv-backend=contiguous",
+            "--kv-dtype=fp8",
+            "--page-size=4",
+            "--kv-window=5",
+            "--kv-memory=6KB",
+            "--max-model-len=7",
+            "--chunk=8",
+        ]);
+        assert_eq!((asked.device, asked.deterministic), (Device::Cuda(1), true));
+        assert_eq!((asked.threads, asked.weights), (NonZeroUsize::new(2), WeightFormat::Int8));
+        assert_eq!((asked.kv_backend, asked.kv_dtype), (KvBackend::Contiguous, KvDtype::Fp8));
+        assert_eq!((asked.page_size.tokens(), asked.kv_window), (Tokens(4), Some(Tokens(5))));
+        assert_eq!((asked.kv_memory, asked.max_len), (KvMemory::Bytes(Bytes(6000)), Some(Tokens(7))));
+        assert_eq!(asked.chunk, (Tokens(8), Tokens(8)));
+        assert_eq!(asked.kernel_cache, Some("/caches".into()));
+        assert_eq!(options(&["--num-pages=9"]).kv_memory, KvMemory::Pages(Pages(9)));
+        assert_eq!(options(&["--weights=f32"]).weights, WeightFormat::F32);
+        let (usual, own) = (options(&[]), Options::default());
+        assert_eq!((usual.device, usual.deterministic), (own.device, own.deterministic));
+        assert_eq!((usual.threads, usual.weights), (own.threads, own.weights));
+        assert_eq!((usual.kv_backend, usual.kv_dtype), (own.kv_backend, own.kv_dtype));
+        assert_eq!((usual.page_size, usual.kv_window), (own.page_size, own.kv_window));
+        assert_eq!((usual.kv_memory, usual.max_len, usual.chunk), (own.kv_memory, own.max_len, own.chunk));
+    }
 
     #[test]
     fn sizes_are_read_with_their_units() {
-        let cases =
-            [("4096", 4096), ("1kb", 1000), ("1.5GB", 1_500_000_000), ("2GiB", 2 << 30), ("3 MiB", 3 << 20)];
+        let cases = [
+            ("4096", 4096),
+            ("7B", 7),
+            ("1kb", 1000),
+            ("2k", 2000),
+            ("5MB", 5_000_000),
+            ("6m", 6_000_000),
+            ("1.5GB", 1_500_000_000),
+            ("3g", 3_000_000_000),
+            ("1TB", 1_000_000_000_000),
+            ("2t", 2_000_000_000_000),
+            ("9KiB", 9 << 10),
+            ("3 MiB", 3 << 20),
+            ("2GiB", 2 << 30),
+            ("1TiB", 1 << 40),
+        ];
         for (text, bytes) in cases {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }

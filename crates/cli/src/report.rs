@@ -221,6 +221,12 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("  what      ns\n  a       12.5\n  longer     3\n"), "{text}");
         assert!(text.contains("  MISSED  at most 10 ns: 12.50\n"), "{text}");
+        let mut text = Vec::new();
+        report(vec![Goal::at_most(123.4, 123.4, "so many")]).write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("  met     so many: 123\n"), "{text}");
+        let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+        assert!(text.contains(build), "{text}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `octavo serve`: a model over the OpenAI API.
 
-use crate::engine_args::{EngineArgs, thousands};
+use crate::engine_args::EngineArgs;
 use crate::model_args::parse_size;
+use crate::plan::grouped;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use octavo::{Hub, Serving};
@@ -193,7 +194,7 @@ fn greet(serving: &Serving, address: SocketAddr, command: &Command) {
         serving.spec.dtype().name(),
         if settings.prefix_cache { "with prefix cache" } else { "without prefix cache" },
         command.engine.batch(),
-        thousands(serving.handle.intake().max_len()),
+        grouped(serving.handle.intake().max_len().0.into()),
     );
 }
 

@@ -47,14 +47,62 @@ fn reset_forgets_what_was_said() {
 #[test]
 fn stats_show_that_earlier_turns_came_from_the_cache() {
     let lines = answers(&["--num-pages", "64"], "My name is Ada.\n/stats\nWhat is my name?\n/stats\n");
-    assert!(lines[1].starts_with("pages: 0 used") && lines[1].contains("free of 64"), "{lines:?}");
+    assert!(lines[1].starts_with("pages: 0 used, "), "{lines:?}");
+    assert!(lines[1].contains(" cached, 1 reserved, ") && lines[1].contains("free of 64"), "{lines:?}");
+    let pages = |line: &str| -> Vec<u32> {
+        let words = line.split([' ', ';']).filter_map(|word| word.parse().ok());
+        words.take(5).collect()
+    };
+    for line in [&lines[1], &lines[3]] {
+        let [used, cached, reserved, free, total] = pages(line)[..] else { panic!("{line}") };
+        assert_eq!(used + cached + reserved + free, total, "{line}");
+    }
+    assert!(pages(&lines[3])[1] > pages(&lines[1])[1], "more is cached: {lines:?}");
     assert!(lines[1].contains("; 0 prompt tokens found"), "{lines:?}");
     assert!(!lines[3].contains("; 0 prompt tokens found"), "{lines:?}");
 }
 
 #[test]
 fn quit_ends_before_the_rest_is_read() {
-    assert!(answers(&[], "/quit\nWhat does Vec::push do?\n").is_empty());
+    for quit in ["/quit", "/exit"] {
+        assert!(answers(&[], &format!("{quit}\nWhat does Vec::push do?\n")).is_empty(), "{quit}");
+    }
+}
+
+const LONG: &str =
+    "Please answer in one sentence, and say where in the standard library the answer is found.";
+
+/// Prompt tokens that were found in the cache, by the last line.
+fn found(args: &[&str], lines: &str) -> u32 {
+    let lines = answers(args, &format!("{lines}/stats\n"));
+    let found = lines.last().unwrap().split_once("; ").unwrap().1;
+    found.split_once(" prompt tokens found").unwrap().0.parse().unwrap()
+}
+
+/// What begins alike is found again: whether there is a system message shows in that.
+#[test]
+fn a_system_message_stays_until_another_one_or_none_is_set() {
+    let again = found(&[], &format!("{LONG}\n/reset\n{LONG}\n"));
+    assert!(again >= 16, "{again}");
+    let set = format!("/system {LONG}\nhi\n/reset\nhi\n");
+    assert!(found(&[], &set) >= 16, "starting over keeps it");
+    assert_eq!(found(&["--system", LONG], &format!("hi\n/reset\n/system {LONG}\nhi\n")), found(&[], &set));
+    assert!(found(&[], &format!("{LONG}\n/reset\n/system {LONG}\n{LONG}\n")) < 8);
+    assert_eq!(found(&[], &format!("/system Be brief.\n/system\n{LONG}\n/reset\n{LONG}\n")), again);
+    assert_eq!(found(&[], &format!("{LONG}\n/reset\n/system x\n/system\n{LONG}\n")), again);
+}
+
+#[test]
+fn sampling_is_as_it_was_asked_for() {
+    let chance = ["--temperature", "1.5", "--top-k", "0", "--top-p", "1", "-n", "24", "--seed"];
+    let said = |seed: &str| {
+        let mut command = octavo(&[&["chat"], &chance[..], &[seed]].concat());
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        process.stdin.take().unwrap().write_all(b"Tell me something.\n").unwrap();
+        process.wait_with_output().unwrap().stdout
+    };
+    assert_eq!(said("1"), said("1"));
+    assert_ne!(said("1"), said("2"));
 }
 
 #[test]

@@ -38,6 +38,14 @@ fn json_has_the_ids_the_text_the_reason_and_the_timings() {
     for key in ["load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second"] {
         assert!(answer["timings"][key].is_f64(), "{key}");
     }
+    let timing = |key: &str| answer["timings"][key].as_f64().unwrap();
+    let count = |key: &str| answer[key].as_array().unwrap().len() as f64;
+    let reading = timing("prompt_tokens_per_second") * timing("prefill_seconds");
+    assert!((reading - count("prompt_token_ids")).abs() < 1e-6, "{answer}");
+    // The first token is the prompt's.
+    let writing = timing("tokens_per_second") * timing("decode_seconds");
+    assert!((writing - (count("token_ids") - 1.0)).abs() < 1e-6, "{answer}");
+    assert_ne!(timing("load_seconds"), timing("prefill_seconds"));
     assert_eq!(json(&[&ASK[..], &["-n", "3"]].concat())["finish_reason"], "length");
 }
 
@@ -56,6 +64,14 @@ fn what_is_interrupted_keeps_what_is_there_and_does_not_end_as_if_it_were_whole(
     let answer: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(answer["finish_reason"], "cancelled");
     assert_eq!(format!("{}\n", answer["text"].as_str().unwrap()), String::from_utf8(text).unwrap());
+}
+
+#[test]
+fn a_system_message_comes_before_the_users() {
+    let ids = |more: &[&str]| json(&[&ASK[..], &["-n", "1"], more].concat())["prompt_token_ids"].clone();
+    let (alone, told) = (ids(&[]), ids(&["--system", "Answer in one word."]));
+    let [alone, told] = [alone, told].map(|ids| ids.as_array().unwrap().clone());
+    assert!(told.len() > alone.len() && told.ends_with(&alone), "{told:?} {alone:?}");
 }
 
 #[test]

@@ -36,7 +36,16 @@ fn eight_bits_stay_within_two_percent_of_f16_at_half_the_bytes() {
         assert!(figure(&report, precision, "mean_kl") > 0.0, "what is blurred must be seen: {report}");
     }
     assert_eq!(report["goals_met"], true, "{report}");
-    assert_eq!(report["goals"].as_array().unwrap().len(), 4);
+    let goals = report["goals"].as_array().unwrap();
+    assert_eq!(goals.len(), 4);
+    let base = figure(&report, "f16", "perplexity");
+    for (precision, goals) in ["fp8", "int8"].into_iter().zip(goals.chunks(2)) {
+        let change = figure(&report, precision, "perplexity_change_percent");
+        let expected = 100.0 * (figure(&report, precision, "perplexity") / base - 1.0);
+        assert!((change - expected).abs() < 1e-9, "{report}");
+        assert_eq!(goals[0]["figure"], change.abs(), "{report}");
+        assert_eq!(goals[1]["figure"], figure(&report, precision, "share_of_f16"), "{report}");
+    }
 }
 
 #[test]
@@ -100,22 +109,31 @@ fn a_text_and_conversations_of_ones_own_are_measured() {
     let text =
         file("own.txt", "Returns the number of elements in the vector, also referred to as its length.");
     let line = r#"{"messages": [{"role": "user", "content": "Hello, my name is Nick."}, {"role": "assistant", "content": "Nice to meet you, Nick! What would you like to know about Rust?"}, {"role": "user", "content": "Who am I?"}], "answer": "Your name is Nick."}"#;
-    let recall = file("own.jsonl", &format!("{line}\n\n"));
-    let args =
-        ["--text", text.to_str().unwrap(), "--recall", recall.to_str().unwrap(), "--precisions", "f16"];
+    // The beginning of an answer is none.
+    let short = line.replace("Your name is Nick.", "Your name is");
+    let recall = file("own.jsonl", &format!("{line}\n\n{short}\n"));
+    // Windows of the text are no limit to conversations.
+    let [text, recall] = [&text, &recall].map(|path| path.to_str().unwrap());
+    let args = ["--text", text, "--recall", recall, "--precisions", "f16", "--window", "16"];
     let report = QUALITY.object(&args);
-    assert_eq!((&report["conversations"], &row(&report, "f16")["recall"]), (&1.into(), &1.0.into()));
-    assert!(figure(&report, "f16", "perplexity") < 100.0, "{report}");
+    assert_eq!((&report["conversations"], &row(&report, "f16")["recall"]), (&2.into(), &0.5.into()));
+    assert_eq!(row(&report, "f16")["recall_right"], 1);
+    assert!(figure(&report, "f16", "perplexity") < 1000.0, "{report}");
+    let table = QUALITY.text(&[&args[..], &["--limit", "1"]].concat());
+    assert!(table.contains(" 100.0 %\n") && table.contains("recall: 1 conversations"), "{table}");
+    let whole = ["--text", text, "--precisions", "f16", "--limit", "0", "--window", "4096"];
+    assert_eq!(QUALITY.object(&whole)["window"], 4096);
 }
 
 #[test]
 fn what_cannot_be_measured_is_refused_with_what_to_do() {
     let empty = file("empty.txt", "");
     let broken = file("broken.jsonl", "{\"messages\": []}\n");
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["--text", "no/such/text"], "cannot read no/such/text"),
         (&["--text", empty.to_str().unwrap()], "fewer than two tokens"),
         (&["--recall", broken.to_str().unwrap()], "broken.jsonl is no conversation: missing field `answer`"),
+        (&["--recall", empty.to_str().unwrap()], "empty.txt has no conversations: write one JSON object"),
         (&["--window", "5000"], "lower --window"),
         (&["--precisions", "fp4"], "int8"),
         (&["--model", "no/such/model"], "is not a directory"),

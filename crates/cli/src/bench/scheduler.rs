@@ -155,3 +155,24 @@ impl Cell {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_has_medians_of_parts_and_the_99th_percentile_of_the_scheduler() {
+        let step = |us: u64| StepReport {
+            plan: Duration::from_micros(us),
+            publish: Duration::from_micros(2 * us),
+            sample: Duration::from_micros(5 * us),
+            ..StepReport::default()
+        };
+        let warm: Vec<_> = (1..=201).map(step).collect();
+        let cold: Vec<_> = (10..=30).map(step).collect();
+        let cell = Cell::new(4, &warm, &cold);
+        let figures = [cell.plan_us, cell.publish_us, cell.scheduler_us, cell.scheduler_p99_us];
+        assert_eq!(figures.map(f64::round), [101.0, 202.0, 303.0, 597.0]);
+        assert_eq!([cell.scheduler_cold_us, cell.sample_us].map(f64::round), [60.0, 100.0]);
+    }
+}

@@ -260,3 +260,28 @@ impl Figures {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::serving_load::Life;
+    use super::*;
+    use octavo_engine::StepReport;
+
+    #[test]
+    fn a_burst_is_told_in_tokens_a_second_and_milliseconds() {
+        let step = |sequences, prompt, seconds| {
+            let report = StepReport { sequences, prompt_tokens: Tokens(prompt), ..StepReport::default() };
+            (report, seconds)
+        };
+        let steps = vec![step(2, 30, 4.0), step(2, 0, 1.0), step(2, 0, 3.0), step(1, 0, 1.0)];
+        let life = |sent, tokens: &[f64]| Life { sent, tokens: tokens.to_vec() };
+        let lives = vec![life(0.0, &[4.0, 5.0, 8.0, 9.0]), life(2.0, &[4.0, 5.0, 8.0])];
+        let burst = Burst::new(2, Bytes(7), &Ran { seconds: 14.0, steps, lives });
+        assert_eq!((burst.tokens, burst.tokens_per_s), (7, 0.5));
+        // Five tokens in the five seconds of the steps that read no prompt; those of two took two seconds.
+        assert_eq!((burst.decode_tokens_per_s, burst.decode_step_ms), (1.0, 2000.0));
+        assert_eq!((burst.prefill_seconds, burst.mean_ttft_ms), (9.0, 3000.0));
+        // The first token of both came with the prompts; the other five in steps of two.
+        assert_eq!(burst.predicted(2), 9.0 + 2.5 * 2.0);
+    }
+}
