@@ -96,11 +96,16 @@ pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
     let address = listener.local_addr().context("cannot listen")?;
     let llm = command.engine.load(hub)?;
     let serving = llm.serve();
-    greet(&serving, address, command);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Before anybody is told of the server: a signal that nobody watches for ends it without draining.
+    let stopped = {
+        let _entered = runtime.enter();
+        stopped()
+    };
+    greet(&serving, address, command);
     let served = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        octavo_server::serve(listener, serving, config, stopped()).await?;
+        octavo_server::serve(listener, serving, config, stopped).await?;
         anyhow::Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -140,27 +145,28 @@ impl Command {
     }
 }
 
-/// Until Ctrl-C or SIGTERM. The second one does not wait.
-async fn stopped() {
+/// Until Ctrl-C or SIGTERM, which are watched for from now on. The second one does not wait.
+fn stopped() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be watched: the server ends without draining");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    crate::log::say("octavo: letting requests end; once more to end at once");
-    tokio::spawn(async move {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
+            tracing::warn!("signals cannot be watched: the server ends without draining");
+            return std::future::pending().await;
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        std::process::exit(130);
-    });
+        crate::log::say("octavo: letting requests end; once more to end at once");
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            std::process::exit(130);
+        });
+    }
 }
 
 /// What runs, and how to call it.

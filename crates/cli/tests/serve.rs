@@ -173,6 +173,73 @@ fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
 }
 
 #[test]
+fn every_option_of_the_server_does_what_it_says() {
+    let key = ["--api-key", "s3cret"];
+    for (args, status) in [(&[][..], 200), (&["--protect-all"], 401)] {
+        let server = serve(&[&key[..], args].concat());
+        for path in ["/health", "/ready", "/version", "/metrics"] {
+            assert_eq!(server.request(&format!("GET {path} HTTP/1.1"), "").0, status, "{args:?} {path}");
+        }
+    }
+    for (origin, allowed) in [("*", true), ("https://a.example", true), ("https://b.example", false)] {
+        let server = serve(&["--cors-origin", origin]);
+        let (head, _) = server.answer("GET /v1/models HTTP/1.1\r\nOrigin: https://a.example", "");
+        let head = head.to_ascii_lowercase();
+        let (any, own) = ("allow-origin: *", "allow-origin: https://a.example");
+        assert_eq!(head.contains(any) || head.contains(own), allowed, "{origin}: {head}");
+    }
+    for (args, theirs) in [(&[][..], true), (&["--metrics-compat", "none"], false)] {
+        let (_, metrics) = serve(args).request("GET /metrics HTTP/1.1", "");
+        assert_eq!(metrics.contains("vllm:"), theirs, "{args:?}: {metrics}");
+        assert!(metrics.contains("octavo_"), "{metrics}");
+    }
+    let server = serve(&["--max-prompt-tokens", "3"]);
+    let post = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json";
+    let ask = |prompt: &str| server.request(post, &format!("{{\"prompt\": {prompt}, \"max_tokens\": 1}}"));
+    assert_eq!((ask("[5, 6, 7]").0, ask("[5, 6, 7, 8]").0), (200, 400));
+}
+
+#[test]
+fn a_log_has_what_is_important_enough() {
+    for (level, lines) in [("error", [false, false]), ("info", [true, false]), ("debug", [true, true])] {
+        let server = serve(&["--log", level]);
+        server.request("GET /v1/models HTTP/1.1", "");
+        server.request("GET /health HTTP/1.1", "");
+        let log = server.errors();
+        assert_eq!([" INFO ", " DEBUG "].map(|kind| log.contains(kind)), lines, "{level}: {log}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_the_server() {
+    for signal in ["INT", "TERM"] {
+        let server = serve(&[]);
+        server.signal(signal);
+        let (code, said) = server.ended();
+        assert_eq!(code, Some(0), "{signal}: {said}");
+        assert!(said.contains("letting requests end; once more to end at once"), "{signal}: {said}");
+    }
+}
+
+#[test]
+fn the_command_in_the_greeting_suits_a_model_without_a_template() {
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+    let model = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve-no-template");
+    std::fs::create_dir_all(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(demo.join(name), model.join(name)).unwrap();
+    }
+    let server = serve(&["--model", model.to_str().unwrap()]);
+    let greeting = &server.greeting;
+    assert!(greeting.contains("serves serve-no-template on ") && greeting.contains("/v1/completions -H"));
+    let body = between(greeting, "-d '", "'");
+    let post = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json";
+    let (status, answer) = server.request(post, body);
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
 fn a_port_that_is_taken_is_told_before_the_model_is_loaded() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -239,6 +306,7 @@ fn every_cache_that_can_work_starts_and_says_how_large_it_is() {
         (&["--page-size", "1"][..], "65536 pages of 1 tokens, 268.4 MB at most"),
         (&["--page-size", "48"], "pages of 48 tokens"),
         (&["--num-pages", "256"], "256 pages of 16 tokens, 16.8 MB at most"),
+        (&["--num-pages", "20000"], "20000 pages of 16 tokens, 1.31 GB at most"),
         (&["--batching", "static", "--max-batch-size", "4"], "1024 pages of 16 tokens"),
         (&["--kv-backend", "contiguous", "--batching", "static"], "16 pages of 4096 tokens"),
         (&["--kv-backend", "contiguous", "--max-batch-size", "3"], "3 pages of 4096 tokens"),

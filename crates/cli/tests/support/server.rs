@@ -62,6 +62,12 @@ impl Server {
 
     /// The status and the body of an answer.
     pub fn request(&self, head: &str, body: &str) -> (u16, String) {
+        let (head, body) = self.answer(head, body);
+        (between(&head, "HTTP/1.1 ", " ").parse().unwrap(), body)
+    }
+
+    /// The head and the body of an answer.
+    pub fn answer(&self, head: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).expect("somebody listens");
         let length = body.len();
         write!(stream, "{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
@@ -69,7 +75,21 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-        (between(head, "HTTP/1.1 ", " ").parse().unwrap(), body.to_owned())
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(sent.expect("there is a `kill`").success());
+    }
+
+    /// How it ended by itself, and what it wrote to standard error.
+    pub fn ended(mut self) -> (Option<i32>, String) {
+        let mut errors = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (self.process.wait().unwrap().code(), errors)
     }
 
     /// What it wrote to standard error, once it was ended.
