@@ -169,14 +169,14 @@ fn a_tensor_that_is_cut_off_or_described_wrongly_is_named() {
         assert!(text.contains("model.safetensors"), "{text}");
     }
     // In the order of their places, whatever that of the header; and what describes no tensor is passed over.
-    let header = br#"{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},
-        "a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
+    let header = br#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},
+        "b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
     let whole = [&(header.len() as u64).to_le_bytes()[..], header, &a, &b].concat();
     write(dir.path(), "model.safetensors", &whole);
     Weights::open(dir.path()).unwrap();
     write(dir.path(), "model.safetensors", &whole[..whole.len() - 5]);
     let text = error(dir.path()).to_string();
-    assert!(text.contains("the tensor a ends at byte"), "{text}");
+    assert!(text.contains("the tensor b ends at byte"), "{text}");
     let too_short = file(&[("a", "F32", &[1, 2], &a), ("b", "F32", &[2], &b)]);
     let no_type = file(&[("a", "F32", &[1, 2], &a), ("b", "F33", &[1], &b)]);
     for bytes in [too_short, no_type] {
