@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Continue a prompt, or answer it
 ///
-/// The text is printed as it comes; Ctrl-C ends it and keeps what is there (exit status 130). Without --model the built-in model runs,
-/// which knows a little about Rust.
+/// The text is printed as it comes; Ctrl-C ends it and keeps what is there (exit status 130). Without --model the built-in
+/// model runs, which knows a little about Rust.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
     /// The prompt; `-` or nothing reads it from standard input

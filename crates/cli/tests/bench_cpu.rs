@@ -1,5 +1,9 @@
 //! The benches of the CPU as a user runs them: the real binary, on sizes so small that the figures mean nothing.
 
+#[path = "support/figures.rs"]
+mod figures;
+
+use figures::{assert_near, figure, goal, reached};
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 
@@ -34,26 +38,9 @@ fn cells<const N: usize>(report: &Value, keys: [&str; N]) -> Vec<[Value; N]> {
     cells.iter().map(|cell| keys.map(|key| cell[key].clone())).collect()
 }
 
-/// The figure of a goal whose words contain `part`.
-fn goal(report: &Value, part: &str) -> f64 {
-    let goals = report["goals"].as_array().unwrap();
-    let named = |goal: &&Value| goal["goal"].as_str().unwrap().contains(part);
-    figure(goals.iter().find(named).unwrap_or_else(|| panic!("no {part} in {report}")), "figure")
-}
-
-fn figure(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
-}
-
-fn assert_near(found: f64, expected: f64, what: &str) {
-    assert!((found / expected - 1.0).abs() < 1e-9, "{what}: {found} for {expected}");
-}
-
 /// Whether the goal of these words is met by figures of at least `limit`, or else by those of at most that.
 fn assert_met(report: &Value, part: &str, limit: f64, at_least: bool) {
-    let goals = report["goals"].as_array().unwrap();
-    let goal = goals.iter().find(|goal| goal["goal"].as_str().unwrap().contains(part)).unwrap();
-    let reached = figure(goal, "figure");
+    let (goal, reached) = (goal(report, part), reached(report, part));
     assert_eq!(goal["met"], if at_least { reached >= limit } else { reached <= limit }, "{goal}");
 }
 
@@ -94,8 +81,8 @@ fn the_gemm_bench_has_its_keys_and_every_cell() {
         });
         assert_near(figure(&report, key), sum / ms, key);
     }
-    assert_eq!(goal(&report, "the read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
-    assert_eq!(goal(&report, "the multiply-add peak"), figure(&report, "fraction_of_fma_peak"));
+    assert_eq!(reached(&report, "the read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
+    assert_eq!(reached(&report, "the multiply-add peak"), figure(&report, "fraction_of_fma_peak"));
 }
 
 #[test]
@@ -109,10 +96,10 @@ fn the_attention_bench_has_its_keys_for_every_precision() {
     let cells = report["cells"].as_array().unwrap();
     let slowest = cells.iter().map(|cell| figure(cell, "paged_over_contiguous")).fold(0.0, f64::max);
     assert_eq!(figure(&report, "paged_over_contiguous"), slowest);
-    assert_eq!(goal(&report, "contiguous keys and values"), slowest);
+    assert_eq!(reached(&report, "contiguous keys and values"), slowest);
     assert_met(&report, "contiguous keys and values", 1.05, false);
     for codec in ["int8", "fp8"] {
-        assert_eq!(goal(&report, &format!("{codec} at 1.5x")), figure(&report["tokens_over_f16"], codec));
+        assert_eq!(reached(&report, &format!("{codec} at 1.5x")), figure(&report["tokens_over_f16"], codec));
     }
 }
 
@@ -143,11 +130,11 @@ fn the_decode_bench_has_its_keys_and_every_kind_of_step() {
         figure(cell, "ms") * shares[0].max(shares[1])
     };
     assert_near(figure(&report, "batch_16_over_1_at_ceilings"), least(batch) / least(one), "at ceilings");
-    assert_eq!(goal(&report, "2.5x the time"), figure(&report, "batch_16_over_1"));
+    assert_eq!(reached(&report, "2.5x the time"), figure(&report, "batch_16_over_1"));
     assert_met(&report, "2.5x the time", 2.5, false);
-    assert_eq!(goal(&report, "int8"), figure(&report, "int8_over_bf16"));
+    assert_eq!(reached(&report, "int8"), figure(&report, "int8_over_bf16"));
     assert_met(&report, "int8", 1.5, true);
-    assert_eq!(goal(&report, "read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
+    assert_eq!(reached(&report, "read bandwidth"), figure(&report, "fraction_of_read_bandwidth"));
 }
 
 #[test]
@@ -172,8 +159,8 @@ fn the_prefill_bench_has_its_keys() {
     ] {
         assert_near(figure(&report, key), figure(&report, of) / figure(&report, peak), key);
     }
-    assert_eq!(goal(&report, "products at"), figure(&report, "fraction_of_fma_peak_products"));
-    assert_eq!(goal(&report, "the whole step"), figure(&report, "fraction_of_fma_peak"));
+    assert_eq!(reached(&report, "products at"), figure(&report, "fraction_of_fma_peak_products"));
+    assert_eq!(reached(&report, "the whole step"), figure(&report, "fraction_of_fma_peak"));
 }
 
 #[test]

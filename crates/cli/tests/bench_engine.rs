@@ -1,7 +1,10 @@
 //! The benches of the engine as a user runs them: the real binary, on sizes so small that most figures mean nothing.
 
+#[path = "support/figures.rs"]
+mod figures;
 mod support;
 
+use figures::{assert_near, figure, reached};
 use serde_json::{Value, json};
 use support::Octavo;
 
@@ -11,21 +14,6 @@ fn assert_positive(object: &Value, keys: &[&str]) {
     for key in keys {
         assert!(object[key].as_f64().is_some_and(|figure| figure > 0.0), "{key} of {object}");
     }
-}
-
-fn figure(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
-}
-
-/// The figure of a goal whose words contain `part`.
-fn goal(report: &Value, part: &str) -> f64 {
-    let goals = report["goals"].as_array().unwrap();
-    let named = |goal: &&Value| goal["goal"].as_str().unwrap().contains(part);
-    figure(goals.iter().find(named).unwrap_or_else(|| panic!("no {part} in {report}")), "figure")
-}
-
-fn assert_near(found: f64, expected: f64, what: &str) {
-    assert!((found / expected - 1.0).abs() < 1e-9, "{what}: {found} for {expected}");
 }
 
 fn assert_has_goals(report: &Value, bench: &str) {
@@ -52,12 +40,12 @@ fn the_scheduler_bench_has_its_keys() {
     assert_eq!(cells.last().unwrap()["sequences"], 256);
     for cell in cells {
         assert_positive(cell, &["plan_us", "publish_us", "scheduler_us", "sample_us"]);
-        assert!(figure(cell, "scheduler_us") > figure(cell, "plan_us"), "with publishing: {cell}");
+        assert!(figure(cell, "scheduler_us") >= figure(cell, "plan_us"), "with publishing: {cell}");
         assert!(figure(cell, "scheduler_p99_us") >= figure(cell, "scheduler_us"), "{cell}");
     }
     assert_eq!(report["us_per_step_256"], cells.last().unwrap()["scheduler_us"]);
     assert_eq!(report["us_per_step_256_cold"], cells.last().unwrap()["scheduler_cold_us"]);
-    assert_eq!(goal(&report, "256 sequences"), figure(&report, "us_per_step_256"));
+    assert_eq!(reached(&report, "256 sequences"), figure(&report, "us_per_step_256"));
 }
 
 #[test]
@@ -77,7 +65,7 @@ fn the_engine_runs_16_8_4_2_and_1_times_the_sequences_of_eight_slots() {
         assert_eq!(figure(cell, "ratio"), figure(cell, "paged") / figure(cell, "contiguous"));
         assert_eq!(figure(cell, "of_claim"), figure(cell, "ratio") / figure(cell, "claimed"));
     }
-    assert_eq!(goal(&report, "at the full length"), figure(&report["cells"][4], "of_claim"));
+    assert_eq!(reached(&report, "at the full length"), figure(&report["cells"][4], "of_claim"));
 }
 
 #[test]
@@ -116,9 +104,9 @@ fn the_serving_bench_has_its_keys_for_both_back_ends() {
         assert!(figure(side, "prefill_seconds") < figure(side, "seconds"), "{side}");
         assert!(figure(side, "mean_ttft_ms") < 1e3 * figure(side, "seconds"), "{side}");
     }
-    assert_eq!(goal(&report, "decoding in pages"), figure(&report, "paged_over_contiguous_decode"));
-    assert_eq!(goal(&report, "5x sooner"), figure(&report, "ttft_speedup_shared_prefix"));
-    assert_eq!(goal(&report, "p99 gap"), figure(&report, "p99_itl_ms"));
+    assert_eq!(reached(&report, "decoding in pages"), figure(&report, "paged_over_contiguous_decode"));
+    assert_eq!(reached(&report, "5x sooner"), figure(&report, "ttft_speedup_shared_prefix"));
+    assert_eq!(reached(&report, "p99 gap"), figure(&report, "p99_itl_ms"));
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod io;
 mod job;
 mod limits;
 mod metrics;
+#[cfg(test)]
+mod numbered;
 mod reply;
 mod request_id;
 mod room;

@@ -239,6 +239,7 @@ impl AuditBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbered::number;
     use octavo::{Bytes, Llm, Options, Pages, RequestId, Tokens};
     use serde_json::{json, to_value};
     use std::time::Duration;
@@ -253,20 +254,8 @@ mod tests {
     #[test]
     fn every_number_goes_by_its_own_name() {
         let mut report = fresh();
-        let s = &mut report.snapshot;
-        let (pages, counters) = (&mut s.pages, &mut s.counters);
-        (pages.used, pages.cached, pages.reserved, pages.free) = (Pages(20), Pages(30), Pages(4), Pages(46));
-        (pages.total, s.pinned, s.evictable, s.peak_used) = (Pages(100), Pages(5), Pages(6), Pages(70));
-        (s.page_bytes, s.unused_slots, s.used_slots) = (Bytes(10), 80, 320);
-        (s.allocated_per_second, s.freed_per_second) = (1.5, 2.5);
-        let stops = &mut counters.stops;
-        (stops.whole_prompt, stops.page_not_full, stops.evicted) = (7, 8, 9);
-        (stops.never_seen, stops.differs, stops.not_looked_up) = (10, 11, 12);
-        (counters.evicted.old, counters.evicted.recent, counters.evicted.prefix) = (13, 14, 15);
-        (counters.hit_tokens, counters.missed_tokens, counters.copies_on_write) = (16, 17, 18);
-        (counters.partial_copies, counters.forks, counters.computed_tokens) = (19, 21, 22);
-        (counters.evictions, counters.key_collisions, counters.lookups) = (23, 24, 25);
-        counters.failed_steps = 26;
+        number(&mut report.snapshot);
+        report.snapshot.page_bytes = Bytes(10);
         report.sequences = vec![SequenceReport {
             request: RequestId(1),
             choice: 2,
