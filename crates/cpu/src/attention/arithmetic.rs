@@ -1,3 +1,4 @@
+use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
 use crate::simd::Simd;
@@ -23,50 +24,21 @@ pub(crate) struct Tile {
     pub(crate) stored: *const u8,
     /// What [`Arithmetic::stage_keys`] or [`Arithmetic::stage_values`] made of them, if anything.
     pub(crate) staged: *const f32,
-    /// How far away the rows lie that are to be fetched while these are read; 0 if that was done already.
-    pub(crate) ahead: usize,
+    /// The rows to be asked for while these are read; these themselves if that was done already.
+    pub(crate) ahead: *const u8,
     pub(crate) shape: Shape,
 }
 
 impl Tile {
-    /// To be called where stored rows are read: asks for the line at the same place in the tile to come. Requests spread
-    /// over the work this way do not wait for each other.
+    /// To be called where stored rows are read: asks for the line at `offset` of the rows to come, in the order of their
+    /// addresses. Requests spread over the work this way do not wait for each other.
     ///
     /// # Safety
     /// As [`Simd`].
     #[inline(always)]
-    pub(crate) unsafe fn fetch<S: Simd>(&self, at: *const u8) {
+    pub(crate) unsafe fn fetch<S: Simd>(&self, offset: usize) {
         // SAFETY: as the caller promised; any address will do.
-        unsafe { S::prefetch(at.wrapping_add(self.ahead)) };
-    }
-}
-
-/// Keys or values of a block. Tiles that no row sees stand for nothing.
-#[derive(Clone, Copy)]
-pub(crate) struct Block {
-    pub(crate) shape: Shape,
-    /// See [`Tile`].
-    pub(crate) stored: [*const u8; BLOCK],
-    pub(crate) staged: [*const f32; BLOCK],
-    pub(crate) ahead: [usize; BLOCK],
-}
-
-impl Block {
-    /// A block as stored.
-    #[inline(always)]
-    pub(crate) fn new(stored: [*const u8; BLOCK], shape: Shape) -> Self {
-        Self { shape, stored, staged: [std::ptr::null(); BLOCK], ahead: [0; BLOCK] }
-    }
-
-    #[inline(always)]
-    pub(crate) fn tile(&self, i: usize) -> Tile {
-        Tile { stored: self.stored[i], staged: self.staged[i], ahead: self.ahead[i], shape: self.shape }
-    }
-
-    /// Has `rows`, those of another tile, fetched while tile `i` is read.
-    #[inline(always)]
-    pub(crate) fn fetch_later(&mut self, i: usize, rows: *const u8) {
-        self.ahead[i] = rows.addr().wrapping_sub(self.stored[i].addr());
+        unsafe { S::prefetch(self.ahead.wrapping_add(offset)) };
     }
 }
 
@@ -126,12 +98,19 @@ pub(crate) trait Arithmetic: 'static {
         queries: [*const f32; Q],
     ) -> [<Self::S as Simd>::V; Q];
 
-    /// Adds the weighted values of the seen slots of a block to the outputs. Weights of other slots, in tiles that
-    /// have a seen one, are 0.
-    unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        block: &Block,
-        slots: &Range<usize>,
+    /// Writes the weights of a block, of `tiles` of it, in the form that values are weighted with: a line a tile. Weights of
+    /// slots that are not seen are 0.
+    unsafe fn store_weights<const Q: usize>(
         weights: &[[<Self::S as Simd>::V; BLOCK]; Q],
+        tiles: &Range<usize>,
+        to: [*mut Line; Q],
+    );
+
+    /// Adds the values of a tile's seen slots to the outputs, weighted by its lines.
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        slots: &Range<usize>,
+        weights: [*const Line; Q],
         outputs: [*mut f32; Q],
     );
 

@@ -41,6 +41,20 @@ pub(crate) fn fours(dim: usize) -> usize {
     dim.div_ceil(FOUR)
 }
 
+/// Elements `4 i..` of sixteen keys, four a lane, all of which they have.
+///
+/// # Safety
+/// AVX-512 F; the keys are readable.
+#[inline(always)]
+pub(crate) unsafe fn whole_keys(tile: &Tile, i: usize) -> __m512i {
+    let at = i * FOUR * LANES;
+    // SAFETY: as the caller promised.
+    unsafe {
+        tile.fetch::<Avx512>(at);
+        _mm512_loadu_si512(tile.stored.add(at).cast())
+    }
+}
+
 /// Elements `4 i..` of sixteen keys, four a lane; 0 behind the end of the keys.
 ///
 /// # Safety
@@ -50,9 +64,7 @@ pub(crate) unsafe fn keys(tile: &Tile, i: usize) -> __m512i {
     // SAFETY: as the caller promised.
     unsafe {
         if i < tile.shape.dim / FOUR {
-            let at = tile.stored.add(i * FOUR * LANES);
-            tile.fetch::<Avx512>(at);
-            _mm512_loadu_si512(at.cast())
+            whole_keys(tile, i)
         } else {
             _mm512_loadu_si512(last_elements(tile.stored, tile.shape.dim, 1).as_ptr().cast())
         }

@@ -7,14 +7,15 @@
 //! - Scales are lifted, so that rows with magnitudes from about 1.2e17 on (which f16 does not hold, either) count as
 //!   infinite.
 //!
-//! A lane is a position; a score is summed in two parts, the even and the odd elements.
+//! A lane is a position; a score is summed in four parts, every fourth pair of elements each.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, fours, keys, query_part};
+use super::arithmetic::{Arithmetic, Tile};
+use super::bytes::{CHUNK, fours, keys, query_part, whole_keys};
 use super::e4m3::{UNIT, words};
 use super::paired;
+use super::scratch::Line;
 use super::softmax::State;
 use super::tile::BLOCK;
 use crate::keys::FOUR;
@@ -117,32 +118,54 @@ impl Arithmetic for Dots {
     ) -> [__m512; Q] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
-            let mut sums = Products::new();
-            for i in 0..fours(tile.shape.dim) {
-                let keys = if STAGED {
-                    tile.staged.cast::<[__m512i; 2]>().add(i).read()
+            let (count, whole) = (fours(tile.shape.dim), tile.shape.dim / FOUR / 2 * 2);
+            // Adding takes several times as long as it is until the next may begin: the more sums the better.
+            let [mut even, mut odd] = [Products::new(), Products::new()];
+            for i in (0..whole).step_by(2) {
+                if STAGED {
+                    even.add(&queries, staged(tile, i), i * FOUR);
+                    odd.add(&queries, staged(tile, i + 1), (i + 1) * FOUR);
                 } else {
-                    words(keys(tile, i))
-                };
-                sums.add(&queries, keys, i * FOUR);
+                    even.add(&queries, words(whole_keys(tile, i)), i * FOUR);
+                    odd.add(&queries, words(whole_keys(tile, i + 1)), (i + 1) * FOUR);
+                }
+            }
+            for i in whole..count {
+                let keys = if STAGED { staged(tile, i) } else { words(keys(tile, i)) };
+                if i % 2 == 0 {
+                    even.add(&queries, keys, i * FOUR);
+                } else {
+                    odd.add(&queries, keys, i * FOUR);
+                }
             }
             let mut scores = [_mm512_setzero_ps(); Q];
             for n in 0..Q {
-                scores[n] = _mm512_add_ps(sums.even[n], sums.odd[n]);
+                let [even, odd] = [even, odd].map(|sums| _mm512_add_ps(sums.first[n], sums.second[n]));
+                scores[n] = _mm512_add_ps(even, odd);
             }
             scores
         }
     }
 
     #[inline(always)]
-    unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        block: &Block,
-        slots: &Range<usize>,
+    unsafe fn store_weights<const Q: usize>(
         weights: &[[__m512; BLOCK]; Q],
-        outputs: [*mut f32; Q],
+        tiles: &Range<usize>,
+        to: [*mut Line; Q],
     ) {
         // SAFETY: as the caller promised.
-        unsafe { paired::add_values::<Q, STAGED>(block, slots, weights, outputs) }
+        unsafe { paired::store_weights::<Q>(weights, tiles, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        _slots: &Range<usize>,
+        weights: [*const Line; Q],
+        outputs: [*mut f32; Q],
+    ) {
+        // SAFETY: as the caller promised; what is not seen weighs 0.
+        unsafe { paired::add_values::<Q, STAGED>(tile, weights, outputs) }
     }
 
     #[inline(always)]
@@ -152,10 +175,18 @@ impl Arithmetic for Dots {
     }
 }
 
-/// Sums of products of queries with sixteen keys, by even and by odd elements.
+/// Four elements of sixteen keys that are staged.
+#[inline(always)]
+unsafe fn staged(tile: &Tile, i: usize) -> [__m512i; 2] {
+    // SAFETY: as the caller promised: staged keys have as many.
+    unsafe { tile.staged.cast::<[__m512i; 2]>().add(i).read() }
+}
+
+/// Sums of products of queries with sixteen keys: of the first and third of every four elements, and of the others.
+#[derive(Clone, Copy)]
 struct Products<const Q: usize> {
-    even: [__m512; Q],
-    odd: [__m512; Q],
+    first: [__m512; Q],
+    second: [__m512; Q],
 }
 
 impl<const Q: usize> Products<Q> {
@@ -164,7 +195,7 @@ impl<const Q: usize> Products<Q> {
         // SAFETY: AVX-512 F.
         unsafe {
             let zero = _mm512_setzero_ps();
-            Self { even: [zero; Q], odd: [zero; Q] }
+            Self { first: [zero; Q], second: [zero; Q] }
         }
     }
 
@@ -175,8 +206,9 @@ impl<const Q: usize> Products<Q> {
         unsafe {
             for n in 0..Q {
                 let pairs = queries[n].cast::<u16>().wrapping_add(at).cast::<i32>();
-                self.even[n] = dot(self.even[n], keys[0], _mm512_set1_epi32(pairs.read()));
-                self.odd[n] = dot(self.odd[n], keys[1], _mm512_set1_epi32(pairs.wrapping_add(1).read()));
+                self.first[n] = dot(self.first[n], keys[0], _mm512_set1_epi32(pairs.read()));
+                self.second[n] =
+                    dot(self.second[n], keys[1], _mm512_set1_epi32(pairs.wrapping_add(1).read()));
             }
         }
     }

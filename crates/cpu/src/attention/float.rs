@@ -3,7 +3,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Block, LINE, Shape, Tile, slots_in, tiles_of};
+use super::arithmetic::{Arithmetic, LINE, Shape, Tile};
 use super::element::{Element, F32};
 use super::scratch::Line;
 use super::softmax::State;
@@ -76,24 +76,33 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        block: &Block,
-        slots: &Range<usize>,
+    unsafe fn store_weights<const Q: usize>(
         weights: &[[S::V; BLOCK]; Q],
+        tiles: &Range<usize>,
+        to: [*mut Line; Q],
+    ) {
+        for (weights, to) in weights.iter().zip(to) {
+            for tile in tiles.clone() {
+                // SAFETY: as the caller promised: lines of a block.
+                unsafe { S::store(to.add(tile).cast(), weights[tile]) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        slots: &Range<usize>,
+        weights: [*const Line; Q],
         outputs: [*mut f32; Q],
     ) {
-        let mut lines = [[Line([0.0; TILE]); BLOCK]; Q];
         // SAFETY: as the caller promised; staged rows are f32.
         unsafe {
-            for i in 0..Q {
-                for tile in tiles_of(slots) {
-                    S::store(lines[i][tile].0.as_mut_ptr(), weights[i][tile]);
-                }
-            }
+            let weights = weights.map(|line| &(*line).0);
             if STAGED {
-                values::<S, F32, Q, true>(block, slots, &lines, outputs);
+                values::<S, F32, Q, true>(tile, slots, weights, outputs);
             } else {
-                values::<S, E, Q, false>(block, slots, &lines, outputs);
+                values::<S, E, Q, false>(tile, slots, weights, outputs);
             }
         }
     }
@@ -108,7 +117,7 @@ unsafe fn stage_keys<S: Simd, E: Element>(tile: &Tile, to: *mut f32) {
     unsafe {
         for i in (0..whole).step_by(FOUR) {
             let from = tile.stored.add(i * LANES * E::BYTES);
-            fetch_keys::<S, E>(tile, from);
+            fetch_keys::<S, E>(tile, i);
             for (n, key) in E::widen_keys::<S>(from).into_iter().enumerate() {
                 S::store(to.add((i + n) * LANES), key);
             }
@@ -133,7 +142,7 @@ unsafe fn stage_values<S: Simd, E: Element>(tile: &Tile, slots: &Range<usize>, t
         unsafe {
             let (from, to) = (tile.stored.add(slot * row_bytes), to.add(slot * width));
             for byte in (0..row_bytes).step_by(LINE) {
-                tile.fetch::<S>(from.add(byte));
+                tile.fetch::<S>(slot * row_bytes + byte);
             }
             for i in (0..whole).step_by(LANES) {
                 S::store(to.add(i), E::widen::<S>(from.add(i * E::BYTES)));
@@ -158,12 +167,12 @@ fn rows<const STAGED: bool>(tile: &Tile) -> (*const u8, usize) {
     }
 }
 
-/// Asks for the lines at the same place in the tile to come as four elements of all keys.
+/// Asks for the lines at the same place in the tile to come as four elements of all keys, from number `i` on.
 #[inline(always)]
-unsafe fn fetch_keys<S: Simd, E: Element>(tile: &Tile, at: *const u8) {
+unsafe fn fetch_keys<S: Simd, E: Element>(tile: &Tile, i: usize) {
     for byte in (0..FOUR * LANES * E::BYTES).step_by(LINE) {
         // SAFETY: as the caller promised.
-        unsafe { tile.fetch::<S>(at.wrapping_add(byte)) };
+        unsafe { tile.fetch::<S>(i * LANES * E::BYTES + byte) };
     }
 }
 
@@ -183,7 +192,7 @@ unsafe fn scores<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
         for n in (0..Q).step_by(2) {
             let other = (n + 1).min(Q - 1);
             [scores[n], scores[other]] = products::<S, R, 2, STAGED>(&tile, [queries[n], queries[other]]);
-            tile.ahead = 0;
+            tile.ahead = tile.stored;
         }
         scores
     }
@@ -200,7 +209,7 @@ unsafe fn products<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
         let mut sums = [[S::splat(0.0); Q]; 2];
         for i in (0..tile.shape.width).step_by(FOUR) {
             if !STAGED {
-                fetch_keys::<S, R>(tile, at);
+                fetch_keys::<S, R>(tile, i);
             }
             let keys = R::widen_keys::<S>(at);
             at = at.wrapping_add(FOUR * LANES * R::BYTES);
@@ -222,21 +231,21 @@ unsafe fn products<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
 /// `outputs[i] += weights[i][slot] * values[slot]`, slot by slot.
 #[inline(always)]
 unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
-    block: &Block,
+    tile: &Tile,
     slots: &Range<usize>,
-    weights: &[[Line; BLOCK]; Q],
+    weights: [&[f32; TILE]; Q],
     outputs: [*mut f32; Q],
 ) {
     const WIDE: usize = 4;
-    let width = block.shape.width;
+    let width = tile.shape.width;
     let wide = if S::WIDE { width / (WIDE * LANES) * (WIDE * LANES) } else { 0 };
     // SAFETY: rows and outputs are as wide as whole vectors.
     unsafe {
         for i in (0..wide).step_by(WIDE * LANES) {
-            add::<S, R, Q, STAGED, WIDE>(block, slots, weights, outputs, i);
+            add::<S, R, Q, STAGED, WIDE>(tile, slots, weights, outputs, i);
         }
         for i in (wide..width).step_by(LANES) {
-            add::<S, R, Q, STAGED, 1>(block, slots, weights, outputs, i);
+            add::<S, R, Q, STAGED, 1>(tile, slots, weights, outputs, i);
         }
     }
 }
@@ -244,9 +253,9 @@ unsafe fn values<S: Simd, R: Element, const Q: usize, const STAGED: bool>(
 /// The same for the `N` vectors of elements from `at` on.
 #[inline(always)]
 unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: usize>(
-    block: &Block,
+    tile: &Tile,
     slots: &Range<usize>,
-    weights: &[[Line; BLOCK]; Q],
+    weights: [&[f32; TILE]; Q],
     outputs: [*mut f32; Q],
     at: usize,
 ) {
@@ -258,23 +267,22 @@ unsafe fn add<S: Simd, R: Element, const Q: usize, const STAGED: bool, const N: 
                 sums[i][n] = S::load(outputs[i].add(at + n * LANES));
             }
         }
-        for t in tiles_of(slots) {
-            let tile = block.tile(t);
-            let (first, stride) = rows::<STAGED>(&tile);
-            for slot in slots_in(slots, t) {
-                let row = first.wrapping_add(slot.wrapping_mul(stride)).add(at * R::BYTES);
-                let mut value = [S::splat(0.0); N];
-                for n in 0..N {
-                    value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
-                    if !STAGED && ((at + n * LANES) * R::BYTES).is_multiple_of(LINE) {
-                        tile.fetch::<S>(row.add(n * LANES * R::BYTES));
-                    }
+        let (first, stride) = rows::<STAGED>(tile);
+        for slot in slots.clone() {
+            let row = first.wrapping_add(slot.wrapping_mul(stride)).add(at * R::BYTES);
+            let mut value = [S::splat(0.0); N];
+            for n in 0..N {
+                value[n] = R::widen::<S>(row.add(n * LANES * R::BYTES));
+                // What comes before these vectors was asked for with that.
+                let offset = (at * TILE + (slot * N + n) * LANES) * R::BYTES;
+                if !STAGED && offset.is_multiple_of(LINE) {
+                    tile.fetch::<S>(offset);
                 }
-                for i in 0..Q {
-                    let weight = S::splat(weights[i][t].0[slot]);
-                    for n in 0..N {
-                        sums[i][n] = S::fma(weight, value[n], sums[i][n]);
-                    }
+            }
+            for i in 0..Q {
+                let weight = S::splat(weights[i][slot]);
+                for n in 0..N {
+                    sums[i][n] = S::fma(weight, value[n], sums[i][n]);
                 }
             }
         }

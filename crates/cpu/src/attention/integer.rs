@@ -8,9 +8,10 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Block, Tile};
-use super::bytes::{CHUNK, fours, in_order, keys, query_part};
+use super::arithmetic::{Arithmetic, Tile};
+use super::bytes::{CHUNK, fours, in_order, keys, query_part, whole_keys};
 use super::element::{Element, Int8};
+use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
 use super::weighted;
@@ -107,23 +108,37 @@ impl Arithmetic for Integer {
         unsafe {
             let queries = queries.map(|query| Query::new(query.cast_mut(), tile.shape.width));
             let mut sums = Products::new();
-            for i in 0..fours(tile.shape.dim) {
-                let keys = if STAGED { tile.staged.cast::<__m512i>().add(i).read() } else { keys(tile, i) };
-                sums.add(&queries, keys, i * FOUR);
+            let (count, whole) = (fours(tile.shape.dim), tile.shape.dim / FOUR);
+            let staged = |i: usize| tile.staged.cast::<__m512i>().wrapping_add(i).read();
+            for i in 0..whole {
+                sums.add(&queries, if STAGED { staged(i) } else { whole_keys(tile, i) }, i * FOUR);
+            }
+            for i in whole..count {
+                sums.add(&queries, if STAGED { staged(i) } else { keys(tile, i) }, i * FOUR);
             }
             sums.finish(&queries)
         }
     }
 
     #[inline(always)]
-    unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        block: &Block,
-        slots: &Range<usize>,
+    unsafe fn store_weights<const Q: usize>(
         weights: &[[__m512; BLOCK]; Q],
-        outputs: [*mut f32; Q],
+        tiles: &Range<usize>,
+        to: [*mut Line; Q],
     ) {
         // SAFETY: as the caller promised.
-        unsafe { weighted::add_values::<Q, STAGED>(block, slots, weights, outputs) }
+        unsafe { weighted::store_weights::<Q>(weights, tiles, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<const Q: usize, const STAGED: bool>(
+        tile: &Tile,
+        _slots: &Range<usize>,
+        weights: [*const Line; Q],
+        outputs: [*mut f32; Q],
+    ) {
+        // SAFETY: as the caller promised; what is not seen weighs 0.
+        unsafe { weighted::add_values::<Q, STAGED>(tile, weights, outputs) }
     }
 
     #[inline(always)]

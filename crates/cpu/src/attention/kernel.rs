@@ -4,11 +4,11 @@
 //! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
 //! neither do the bits.
 
-use super::arithmetic::{Arithmetic, Block, Shape, slots_in, tiles_of};
+use super::arithmetic::{Arithmetic, Shape, Tile, slots_in, tiles_of};
 use super::scratch::Scratch;
 use super::softmax::{Parameters, within};
 use super::tile::{BLOCK, HeadPages, TILE, TileAt};
-use super::walk::{KEYS, VALUES, Walk, first_block};
+use super::walk::{BlockAt, KEYS, Runs, VALUES};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -43,62 +43,81 @@ impl Work<'_> {
     }
 }
 
-/// All slots of a block.
-const WHOLE: Range<usize> = 0..BLOCK * TILE;
-
-/// Slots of the block at position `at` that a row seeing `seen` sees.
-fn slots(seen: &Range<usize>, at: usize) -> Range<usize> {
-    let most = BLOCK * TILE;
+/// Slots of the positions from `at` on, `most` of them, that a row seeing `seen` sees.
+#[inline(always)]
+fn slots(seen: &Range<usize>, at: usize, most: usize) -> Range<usize> {
     seen.start.saturating_sub(at).min(most)..seen.end.saturating_sub(at).min(most)
 }
 
-/// A task, and what comes after it on the same thread.
-#[derive(Clone, Copy)]
-pub(crate) struct Turn<'a, 'b> {
-    /// Some kv heads of the same rows.
-    pub(crate) heads: &'a [Work<'b>],
-    /// Runs of their first block that the turn before this one had fetched.
-    pub(crate) fetched: usize,
-    pub(crate) following: Option<&'a [Work<'b>]>,
+/// `$body` for as many of some queries at a time as there are: first for the first of `$n`, which is compiled for each of
+/// them.
+macro_rules! by_counts {
+    ($queries:expr, [$($n:literal)+], |$first:ident, $count:ident| $body:expr) => {{
+        let queries: Range<usize> = $queries;
+        let mut $first = queries.start;
+        $(while queries.end - $first >= $n {
+            const $count: usize = $n;
+            $body;
+            $first += $n;
+        })+
+    }};
 }
 
-/// Computes a task, block by block: the scores of a block, of all heads, then its weighted values. While keys are read the
-/// values are fetched, and while those are read the keys of the next block: at the end the first of what follows. How
-/// many runs of it, is returned.
+/// Computes a task, some kv heads of the same rows, block by block: the scores of a block's keys, tile by tile of all
+/// heads, then what they weigh, then the weighted values, tile by tile again. What the thread reads next is asked for
+/// meanwhile: `runs` tells.
 ///
 /// # Safety
 /// As [`Arithmetic`]; the pointers of the heads are valid for their shapes, and no other task writes to their `out`; the
 /// table holds every position that the rows see; `A` is for the precision of the pages.
 #[inline(always)]
-pub(crate) unsafe fn run<A: Arithmetic>(turn: Turn<'_, '_>) -> usize {
-    let Turn { heads, fetched, following } = turn;
+pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     let mut all: Vec<Scratch> = heads.iter().map(scratch::<A>).collect();
     let seen = heads[0].tiles();
-    let (first, last) = (seen.start / BLOCK, (seen.end - 1) / BLOCK);
+    runs.start::<A::S>();
     // SAFETY: as the caller promised; scratch has room for the queries.
     unsafe {
         for (work, scratch) in heads.iter().zip(&mut all) {
             load_queries::<A>(work, scratch);
         }
-        let mut walk = Walk::new(heads);
-        for block in first..=last {
-            walk.step(if block < last { Some((heads, block + 1)) } else { following.map(first_block) });
-            walk.look_up::<A::S>();
-            for (i, scratch) in all.iter_mut().enumerate() {
-                if block == first {
-                    walk.fetch_first::<A::S>(heads, i, fetched);
-                }
-                fold::<A, KEYS>(heads, i, block, &seen, &mut walk, scratch);
-            }
-            walk.half(VALUES);
-            for (i, scratch) in all.iter_mut().enumerate() {
-                fold::<A, VALUES>(heads, i, block, &seen, &mut walk, scratch);
+        for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
+            let at = BlockAt::new(heads, block);
+            if all[0].stages {
+                fold::<A, true>(heads, &at, runs, &mut all);
+            } else {
+                fold::<A, false>(heads, &at, runs, &mut all);
             }
         }
         for (work, scratch) in heads.iter().zip(&mut all) {
             store_outputs::<A>(work, scratch);
         }
-        walk.fetched()
+    }
+}
+
+/// Folds a block into the state of all queries.
+#[inline(always)]
+unsafe fn fold<A: Arithmetic, const STAGED: bool>(
+    heads: &[Work<'_>],
+    at: &BlockAt,
+    runs: &mut Runs<'_, '_>,
+    all: &mut [Scratch],
+) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        for tile in at.tiles.clone() {
+            for (work, scratch) in heads.iter().zip(&mut *all) {
+                score::<A, STAGED>(work, tile, at, runs.next::<A::S>(), scratch);
+            }
+        }
+        for tile in at.tiles.clone() {
+            for (work, scratch) in heads.iter().zip(&mut *all) {
+                // Not of all heads before: memory would have nothing to do meanwhile.
+                if tile == at.tiles.start {
+                    soften::<A>(work, at, scratch);
+                }
+                add::<A, STAGED>(work, tile, at, runs.next::<A::S>(), scratch);
+            }
+        }
     }
 }
 
@@ -113,7 +132,7 @@ fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
 unsafe fn load_queries<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     let (scale, width) = (work.scale * std::f32::consts::LOG2_E, scratch.width());
     for query in 0..work.rows * work.heads {
-        let to = scratch.query(query);
+        let to = scratch.queries::<1>(query)[0].cast_mut();
         // SAFETY: a query of the caller's, and its row of scratch.
         unsafe {
             let from = work.q.add(query / work.heads * work.q_stride + query % work.heads * work.dim);
@@ -129,7 +148,7 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
         unsafe {
             let to = work.out.add(query / work.heads * work.out_stride + query % work.heads * work.dim);
             let (shift, factor) = scratch.states[query].finish::<A::S>();
-            let (from, width) = (scratch.output(query), scratch.width());
+            let (from, width) = (scratch.outputs::<1>(query)[0], scratch.width());
             A::arrange(from, width);
             for i in 0..work.dim {
                 *to.add(i) = (*from.add(i) + shift) * factor;
@@ -138,148 +157,124 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     }
 }
 
-/// Half of what folds block `block` into the state of all queries of head `i` that see some of it: scores of its keys, or
-/// their softmax and the values. `seen`: tiles that any row sees.
+/// Where a tile of a head lies: in its page, or copied to scratch.
 #[inline(always)]
-unsafe fn fold<A: Arithmetic, const HALF: usize>(
-    heads: &[Work<'_>],
-    i: usize,
-    block: usize,
-    seen: &Range<usize>,
-    walk: &mut Walk<'_, '_>,
-    scratch: &mut Scratch,
-) {
-    let (work, at) = (&heads[i], block * BLOCK * TILE);
-    let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width: scratch.width() };
-    // SAFETY: as the caller promised.
-    unsafe {
-        let here = if work.pages.whole_tiles() {
-            walk.here.map(|base| work.pages.tile(&base))
-        } else {
-            copied::<HALF>(work, block, seen, scratch)
-        };
-        let mut form = Block::new(here.map(|here| here.rows[HALF]), shape);
-        fetch::<A, HALF>(walk, i, &mut form, tiles_of(&slots(&(seen.start * TILE..seen.end * TILE), at)));
-        if scratch.stages {
-            let all = slots(&work.seen(0), at).start..slots(&work.seen(work.rows - 1), at).end;
-            for tile in tiles_of(&all) {
-                let (from, slots, to) = (form.tile(tile), slots_in(&all, tile), scratch.staged(tile)[HALF]);
-                if HALF == KEYS {
-                    A::stage_keys(&from, to)
-                } else {
-                    A::stage_values(&from, &slots, to)
-                }
-                form.staged[tile] = to;
-            }
-        }
-        // Rows that all see the whole block go together, others one by one.
-        let whole = |row| slots(&work.seen(row), at) == (0..BLOCK * TILE);
-        let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
-        for row in (0..work.rows).step_by(step) {
-            let slots = slots(&work.seen(row), at);
-            if !slots.is_empty() {
-                let queries = row * work.heads..(row + step) * work.heads;
-                fold_queries::<A, HALF>(&mut form, &here, &slots, queries, scratch);
-            }
-        }
+fn tile_at(work: &Work<'_>, tile: usize, at: &BlockAt, scratch: &mut Scratch) -> TileAt {
+    if work.pages.whole_tiles() {
+        work.pages.tile(at.base(tile))
+    } else {
+        work.pages.copied(tile, scratch.copied(tile % BLOCK, work.pages.copy_bytes()))
     }
 }
 
-/// The tiles of block `block` among `seen`, copied when the keys are needed; others stand for nothing.
-unsafe fn copied<const HALF: usize>(
+/// Keys or values of a tile as they are stored; `ahead` is asked for while they are read.
+#[inline(always)]
+fn stored(work: &Work<'_>, rows: *const u8, ahead: Option<*const u8>, width: usize) -> Tile {
+    let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width };
+    Tile { stored: rows, staged: std::ptr::null(), ahead: ahead.unwrap_or(rows), shape }
+}
+
+/// Scores of a tile's keys, with all queries that see some of them: others may be anything.
+#[inline(always)]
+unsafe fn score<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
-    block: usize,
-    seen: &Range<usize>,
-    scratch: &mut Scratch,
-) -> [TileAt; BLOCK] {
-    let bytes = work.pages.copy_bytes();
-    let to = scratch.copied(BLOCK * bytes);
-    std::array::from_fn(|i| {
-        let (tile, to) = (block * BLOCK + i, to.wrapping_add(i * bytes));
-        if HALF == KEYS && seen.contains(&tile) {
-            // SAFETY: scratch has room for the copies of a block.
-            unsafe { work.pages.copy(tile, to) };
-        }
-        work.pages.copied(tile.clamp(seen.start, seen.end - 1), to)
-    })
-}
-
-/// Has as much fetched as head `i` reads of the block: of these tiles of it.
-#[inline(always)]
-unsafe fn fetch<A: Arithmetic, const HALF: usize>(
-    walk: &mut Walk<'_, '_>,
-    i: usize,
-    block: &mut Block,
-    tiles: Range<usize>,
-) {
-    for tile in tiles {
-        if let Some(rows) = walk.fetch() {
-            block.fetch_later(tile, rows);
-        }
-    }
-    if A::SCALED
-        && HALF == VALUES
-        && let Some(work) = walk.following.and_then(|heads| heads.get(i))
-    {
-        for base in &walk.next {
-            // Sixteen times four bytes: in one line, or in two.
-            for parameters in work.pages.tile(base).parameters {
-                // SAFETY: as the caller promised.
-                unsafe {
-                    <A::S as Simd>::prefetch(parameters);
-                    <A::S as Simd>::prefetch(parameters.wrapping_add(TILE * 4 - 1));
-                }
-            }
-        }
-    }
-}
-
-/// [`fold`] for `slots` of the block and `queries`.
-#[inline(always)]
-unsafe fn fold_queries<A: Arithmetic, const HALF: usize>(
-    block: &mut Block,
-    here: &[TileAt; BLOCK],
-    slots: &Range<usize>,
-    queries: Range<usize>,
+    tile: usize,
+    at: &BlockAt,
+    ahead: Option<*const u8>,
     scratch: &mut Scratch,
 ) {
-    // Most are: what is known to be whole is compiled into straight code.
-    let (staged, whole) = (scratch.stages, *slots == WHOLE);
-    // SAFETY: as the caller promised.
+    // SAFETY: as the caller promised; scratch has room for copies and for what is staged.
     unsafe {
-        let parameters = if HALF == VALUES { parameters::<A>(here, slots) } else { None };
-        let mut query = queries.start;
-        while query < queries.end {
-            let left = queries.end - query;
-            // Few blocks are worth a kernel of their own; staged blocks have many queries, but for the last rows.
-            let count = if left >= 4 {
-                4
-            } else if staged {
-                1
-            } else {
-                left
-            };
-            match (count, staged, whole) {
-                (4, false, true) => {
-                    fold_some::<A, 4, false, HALF>(block, &WHOLE, &parameters, query, scratch)
-                }
-                (4, false, false) => {
-                    fold_some::<A, 4, false, HALF>(block, slots, &parameters, query, scratch)
-                }
-                (3, false, _) => fold_some::<A, 3, false, HALF>(block, slots, &parameters, query, scratch),
-                (2, false, true) => {
-                    fold_some::<A, 2, false, HALF>(block, &WHOLE, &parameters, query, scratch)
-                }
-                (2, false, false) => {
-                    fold_some::<A, 2, false, HALF>(block, slots, &parameters, query, scratch)
-                }
-                (_, false, _) => fold_some::<A, 1, false, HALF>(block, slots, &parameters, query, scratch),
-                (4, true, _) => fold_some::<A, 4, true, HALF>(block, slots, &parameters, query, scratch),
-                (_, true, _) => fold_some::<A, 1, true, HALF>(block, slots, &parameters, query, scratch),
-            }
-            block.ahead = [0; BLOCK];
-            query += count;
+        if !work.pages.whole_tiles() {
+            work.pages.copy(tile, scratch.copied(tile % BLOCK, work.pages.copy_bytes()));
         }
+        let rows = tile_at(work, tile, at, scratch).rows[KEYS];
+        let mut keys = stored(work, rows, ahead, scratch.width());
+        let sees = |row: &usize| !slots(&work.seen(*row), tile * TILE, TILE).is_empty();
+        let first = (0..work.rows).find(sees).unwrap_or(0);
+        let last = (first..work.rows).rfind(sees).unwrap_or(first);
+        let queries = first * work.heads..(last + 1) * work.heads;
+        if STAGED {
+            keys.staged = scratch.staged();
+            A::stage_keys(&keys, scratch.staged());
+            by_counts!(queries, [4 1], |query, COUNT| {
+                score_some::<A, COUNT, true>(&keys, query, tile, scratch)
+            });
+        } else {
+            by_counts!(queries, [4 3 2 1], |query, COUNT| {
+                score_some::<A, COUNT, false>(&keys, query, tile, scratch);
+                keys.ahead = keys.stored;
+            });
+        }
+    }
+}
+
+/// [`score`] for `Q` queries from `first` on.
+#[inline(always)]
+unsafe fn score_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
+    keys: &Tile,
+    first: usize,
+    tile: usize,
+    scratch: &mut Scratch,
+) {
+    // SAFETY: as the caller promised; a line holds the scores of a tile.
+    unsafe {
+        let scores = A::scores::<Q, STAGED>(keys, scratch.queries::<Q>(first));
+        let lines = scratch.lines_of::<Q>(first, tile % BLOCK);
+        for i in 0..Q {
+            <A::S as Simd>::store(lines[i].cast(), scores[i]);
+        }
+    }
+}
+
+/// Makes weights of the scores of a block.
+#[inline(always)]
+unsafe fn soften<A: Arithmetic>(work: &Work<'_>, at: &BlockAt, scratch: &mut Scratch) {
+    let block = at.tiles.start / BLOCK;
+    let (first, most) = (block * BLOCK * TILE, BLOCK * TILE);
+    let here = std::array::from_fn(|i| {
+        let tile = (block * BLOCK + i).clamp(at.tiles.start, at.tiles.end - 1);
+        tile_at(work, tile, at, scratch)
+    });
+    // Rows that all see the whole block go together, others one by one.
+    let whole = |row| slots(&work.seen(row), first, most) == (0..most);
+    let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
+    for row in (0..work.rows).step_by(step) {
+        let slots = slots(&work.seen(row), first, most);
+        if slots.is_empty() {
+            continue;
+        }
+        // SAFETY: as the caller promised.
+        unsafe {
+            let parameters = parameters::<A>(&here, &slots);
+            by_counts!(row * work.heads..(row + step) * work.heads, [4 3 2 1], |first, COUNT| {
+                soften_some::<A, COUNT>(&slots, &parameters, first, scratch)
+            });
+        }
+    }
+}
+
+/// [`soften`] for `slots` of the block and `Q` queries from `first` on.
+#[inline(always)]
+unsafe fn soften_some<A: Arithmetic, const Q: usize>(
+    slots: &Range<usize>,
+    parameters: &Option<[Parameters<A::S>; BLOCK]>,
+    first: usize,
+    scratch: &mut Scratch,
+) {
+    let (width, tiles) = (scratch.width(), tiles_of(slots));
+    // SAFETY: as the caller promised; a line holds the scores of a tile.
+    unsafe {
+        let (lines, outputs) = (scratch.lines_of::<Q>(first, 0), scratch.outputs::<Q>(first));
+        let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
+        for i in 0..Q {
+            for tile in tiles.clone() {
+                weights[i][tile] = <A::S as Simd>::load(lines[i].add(tile).cast());
+            }
+            let (weights, state) = (&mut weights[i], &mut scratch.states[first + i]);
+            state.soften::<A::S>(weights, slots, parameters.as_ref(), A::SHIFTED, outputs[i], width);
+        }
+        A::store_weights::<Q>(&weights, &tiles, lines);
     }
 }
 
@@ -309,37 +304,56 @@ unsafe fn parameters<A: Arithmetic>(
     }
 }
 
-/// [`fold`] for `Q` queries from `first` on.
+/// Adds a tile's values to the outputs, weighted.
 #[inline(always)]
-unsafe fn fold_some<A: Arithmetic, const Q: usize, const STAGED: bool, const HALF: usize>(
-    block: &Block,
-    slots: &Range<usize>,
-    parameters: &Option<[Parameters<A::S>; BLOCK]>,
-    first: usize,
+unsafe fn add<A: Arithmetic, const STAGED: bool>(
+    work: &Work<'_>,
+    tile: usize,
+    at: &BlockAt,
+    ahead: Option<*const u8>,
     scratch: &mut Scratch,
 ) {
-    // SAFETY: as the caller promised; a line holds the scores of a tile.
+    let rows = tile_at(work, tile, at, scratch).rows[VALUES];
+    let mut values = stored(work, rows, ahead, scratch.width());
+    let seen = |row| slots(&work.seen(row), tile * TILE, TILE);
+    // SAFETY: as the caller promised; scratch has room for what is staged.
     unsafe {
-        if HALF == KEYS {
-            let queries = std::array::from_fn(|i| scratch.query(first + i).cast_const());
-            for tile in tiles_of(slots) {
-                let scores = A::scores::<Q, STAGED>(&block.tile(tile), queries);
-                for (i, scores) in scores.into_iter().enumerate() {
-                    <A::S as Simd>::store(scratch.scores(first + i)[tile].0.as_mut_ptr(), scores);
-                }
-            }
-            return;
+        if STAGED {
+            values.staged = scratch.staged();
+            A::stage_values(&values, &(seen(0).start..seen(work.rows - 1).end), scratch.staged());
         }
-        let outputs: [_; Q] = std::array::from_fn(|i| scratch.output(first + i));
-        let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
-        let width = block.shape.width;
-        for i in 0..Q {
-            for tile in tiles_of(slots) {
-                weights[i][tile] = <A::S as Simd>::load(scratch.scores(first + i)[tile].0.as_ptr());
+        // Rows that all see the whole tile go together, others one by one.
+        let whole = |row| seen(row) == (0..TILE);
+        let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
+        for row in (0..work.rows).step_by(step) {
+            let (slots, queries) = (seen(row), row * work.heads..(row + step) * work.heads);
+            if slots.is_empty() {
+                continue;
             }
-            let state = &mut scratch.states[first + i];
-            state.soften::<A::S>(&mut weights[i], slots, parameters.as_ref(), A::SHIFTED, outputs[i], width);
+            if STAGED {
+                by_counts!(queries, [4 1], |query, COUNT| {
+                    add_some::<A, COUNT, true>(&values, &slots, query, tile, scratch)
+                });
+            } else {
+                by_counts!(queries, [4 3 2 1], |query, COUNT| {
+                    add_some::<A, COUNT, false>(&values, &slots, query, tile, scratch);
+                    values.ahead = values.stored;
+                });
+            }
         }
-        A::add_values::<Q, STAGED>(block, slots, &weights, outputs);
     }
+}
+
+/// [`add`] for `slots` of the tile and `Q` queries from `first` on.
+#[inline(always)]
+unsafe fn add_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
+    values: &Tile,
+    slots: &Range<usize>,
+    first: usize,
+    tile: usize,
+    scratch: &mut Scratch,
+) {
+    let (lines, outputs) = (scratch.lines_of::<Q>(first, tile % BLOCK), scratch.outputs::<Q>(first));
+    // SAFETY: as the caller promised.
+    unsafe { A::add_values::<Q, STAGED>(values, slots, lines.map(|line| line.cast_const()), outputs) }
 }

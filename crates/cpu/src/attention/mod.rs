@@ -32,11 +32,12 @@ use element::{Bf16, Element, F16, F32, Fp8, Int8};
 use float::Float;
 #[cfg(target_arch = "x86_64")]
 use integer::Integer;
-use kernel::{Turn, Work};
+use kernel::Work;
 use octavo_backend::{AttentionSpec, PageLayout, Rows, Span, TableView};
 use octavo_types::KvDtype;
 use std::ops::Range;
 use tile::{BLOCK, HeadPages, TILE};
+use walk::Runs;
 
 /// Queries that share one pass over the tiles.
 const QUERIES: usize = 64;
@@ -84,15 +85,12 @@ pub fn attention(
             let work = |kv_head| unsafe { work(task, kv_head, qkv, spec, rows.spans, tables, arena, &out) };
             task.kv_heads.clone().map(work).collect()
         };
-        let mut tasks = tasks[range].iter();
-        let mut next = tasks.next().map(works);
-        let mut fetched = 0;
-        while let Some(here) = next {
-            next = tasks.next().map(works);
-            let turn = Turn { heads: &here, fetched, following: next.as_deref() };
+        let works: Vec<Vec<Work<'_>>> = tasks[range].iter().map(works).collect();
+        let mut runs = Runs::new(&works);
+        for heads in &works {
             // SAFETY: `check` saw that the shapes fit, that the spans lie in the batch and do not overlap, and that
             // the tables hold what the rows see; tasks have no output in common.
-            fetched = unsafe { compute(level, arena.layout().dtype, turn) };
+            unsafe { compute(level, arena.layout().dtype, heads, &mut runs) };
         }
     });
 }
@@ -227,15 +225,15 @@ unsafe fn work<'a>(
 
 /// # Safety
 /// As [`kernel::run`]; the machine has `level`.
-unsafe fn compute(level: Level, dtype: KvDtype, turn: Turn<'_, '_>) -> usize {
+unsafe fn compute(level: Level, dtype: KvDtype, heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 {
         match dtype {
             // SAFETY: as the caller promised, and the instructions are there.
-            KvDtype::Fp8 if dots::available() => return unsafe { avx512_dots(turn) },
+            KvDtype::Fp8 if dots::available() => return unsafe { avx512_dots(heads, runs) },
             // SAFETY: as above.
-            KvDtype::Int8 if integer::available(turn.heads[0].dim) => {
-                return unsafe { avx512_integer(turn) };
+            KvDtype::Int8 if integer::available(heads[0].dim) => {
+                return unsafe { avx512_integer(heads, runs) };
             }
             _ => {}
         }
@@ -243,54 +241,54 @@ unsafe fn compute(level: Level, dtype: KvDtype, turn: Turn<'_, '_>) -> usize {
     // SAFETY: as the caller promised.
     unsafe {
         match dtype {
-            KvDtype::F32 => enter::<F32>(level, turn),
-            KvDtype::F16 => enter::<F16>(level, turn),
-            KvDtype::Bf16 => enter::<Bf16>(level, turn),
-            KvDtype::Fp8 => enter::<Fp8>(level, turn),
-            KvDtype::Int8 => enter::<Int8>(level, turn),
+            KvDtype::F32 => enter::<F32>(level, heads, runs),
+            KvDtype::F16 => enter::<F16>(level, heads, runs),
+            KvDtype::Bf16 => enter::<Bf16>(level, heads, runs),
+            KvDtype::Fp8 => enter::<Fp8>(level, heads, runs),
+            KvDtype::Int8 => enter::<Int8>(level, heads, runs),
         }
     }
 }
 
-unsafe fn enter<E: Element>(level: Level, turn: Turn<'_, '_>) -> usize {
+unsafe fn enter<E: Element>(level: Level, heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     // SAFETY: as the caller promised.
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::<E>(turn),
+            Level::Avx512 => avx512::<E>(heads, runs),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::<E>(turn),
-            _ => kernel::run::<Float<Portable, E>>(turn),
+            Level::Avx2 => avx2::<E>(heads, runs),
+            _ => kernel::run::<Float<Portable, E>>(heads, runs),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<E: Element>(turn: Turn<'_, '_>) -> usize {
+unsafe fn avx512<E: Element>(heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Float<Avx512, E>>(turn) }
+    unsafe { kernel::run::<Float<Avx512, E>>(heads, runs) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-unsafe fn avx512_dots(turn: Turn<'_, '_>) -> usize {
+unsafe fn avx512_dots(heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Dots>(turn) }
+    unsafe { kernel::run::<Dots>(heads, runs) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn avx512_integer(turn: Turn<'_, '_>) -> usize {
+unsafe fn avx512_integer(heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Integer>(turn) }
+    unsafe { kernel::run::<Integer>(heads, runs) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<E: Element>(turn: Turn<'_, '_>) -> usize {
+unsafe fn avx2<E: Element>(heads: &[Work<'_>], runs: &mut Runs<'_, '_>) {
     // SAFETY: as the caller promised.
-    unsafe { kernel::run::<Float<Avx2, E>>(turn) }
+    unsafe { kernel::run::<Float<Avx2, E>>(heads, runs) }
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Block, Tile, tiles_of};
+use super::arithmetic::Tile;
 use super::bytes::{CHUNK, in_order, load};
 use super::dots::dot;
 use super::e4m3::words;
+use super::scratch::Line;
 use super::tile::{BLOCK, TILE};
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
@@ -19,8 +20,8 @@ const PAIRS: usize = TILE / 2;
 /// Vectors of an output's chunk.
 const VECTORS: usize = CHUNK / LANES;
 
-/// Weights of one query, two positions each.
-type Weights = [[i32; PAIRS]; BLOCK];
+/// Weights of a tile: two positions each.
+type Weights = [i32; PAIRS];
 
 /// # Safety
 /// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
@@ -38,67 +39,62 @@ pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
 }
 
 /// # Safety
-/// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
+/// As [`Arithmetic::store_weights`](super::arithmetic::Arithmetic::store_weights).
 #[inline(always)]
-pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
-    block: &Block,
-    slots: &Range<usize>,
+pub(crate) unsafe fn store_weights<const Q: usize>(
     weights: &[[__m512; BLOCK]; Q],
-    outputs: [*mut f32; Q],
+    tiles: &Range<usize>,
+    to: [*mut Line; Q],
 ) {
-    let tiles = tiles_of(slots);
-    let mut short = [[[0; PAIRS]; BLOCK]; Q];
-    // SAFETY: as the caller promised; a tile has as many weights as fit into its pairs.
-    unsafe {
-        for n in 0..Q {
-            for tile in tiles.clone() {
+    for n in 0..Q {
+        for tile in tiles.clone() {
+            // SAFETY: as the caller promised; a tile has as many weights as fit into its pairs, and a line into more.
+            unsafe {
                 let pairs = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(weights[n][tile]));
-                _mm256_storeu_si256(short[n][tile].as_mut_ptr().cast(), pairs);
+                _mm256_store_si256(to[n].add(tile).cast(), pairs);
             }
-        }
-        for chunk in (0..block.shape.width).step_by(CHUNK) {
-            add::<Q, STAGED>(block, tiles.clone(), &short, outputs, chunk);
         }
     }
 }
 
-/// `outputs[i] += weights[i] * values` for a chunk.
+/// `outputs[i] += weights[i] * values`.
+///
+/// # Safety
+/// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
-unsafe fn add<const Q: usize, const STAGED: bool>(
-    block: &Block,
-    tiles: Range<usize>,
-    weights: &[Weights; Q],
+pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
+    tile: &Tile,
+    weights: [*const Line; Q],
     outputs: [*mut f32; Q],
-    chunk: usize,
 ) {
-    // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
-    unsafe {
-        let mut sums = [[_mm512_setzero_ps(); VECTORS]; Q];
-        for n in 0..Q {
-            for i in 0..VECTORS {
-                sums[n][i] = _mm512_load_ps(outputs[n].add(chunk + i * LANES));
+    for chunk in (0..tile.shape.width).step_by(CHUNK) {
+        // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
+        unsafe {
+            let weights = weights.map(|line| &*line.cast::<Weights>());
+            let mut sums = [[_mm512_setzero_ps(); VECTORS]; Q];
+            for n in 0..Q {
+                for i in 0..VECTORS {
+                    sums[n][i] = _mm512_load_ps(outputs[n].add(chunk + i * LANES));
+                }
             }
-        }
-        for t in tiles {
-            let tile = block.tile(t);
             for pair in 0..PAIRS {
                 let values = if STAGED {
                     let at = pair.wrapping_mul(tile.shape.width).wrapping_add(chunk);
                     tile.staged.wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
                 } else {
-                    values(&tile, pair, chunk)
+                    values(tile, pair, chunk)
                 };
                 for n in 0..Q {
-                    let weight = _mm512_set1_epi32(weights[n][t][pair]);
+                    let weight = _mm512_set1_epi32(weights[n][pair]);
                     for i in 0..VECTORS {
                         sums[n][i] = dot(sums[n][i], values[i], weight);
                     }
                 }
             }
-        }
-        for n in 0..Q {
-            for i in 0..VECTORS {
-                _mm512_store_ps(outputs[n].add(chunk + i * LANES), sums[n][i]);
+            for n in 0..Q {
+                for i in 0..VECTORS {
+                    _mm512_store_ps(outputs[n].add(chunk + i * LANES), sums[n][i]);
+                }
             }
         }
     }
@@ -112,8 +108,9 @@ unsafe fn values(tile: &Tile, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
         let first = tile.stored.wrapping_add(pair.wrapping_mul(2 * tile.shape.row_bytes));
         let second = first.wrapping_add(tile.shape.row_bytes);
         let (x, y) = (load(first, chunk, tile.shape.dim), load(second, chunk, tile.shape.dim));
-        tile.fetch::<Avx512>(first.wrapping_add(chunk));
-        tile.fetch::<Avx512>(second.wrapping_add(chunk));
+        let offset = chunk * TILE + 2 * pair * CHUNK;
+        tile.fetch::<Avx512>(offset);
+        tile.fetch::<Avx512>(offset + CHUNK);
         // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.
         let [a, b] = words(_mm512_unpacklo_epi16(x, y));
         let [c, d] = words(_mm512_unpackhi_epi16(x, y));

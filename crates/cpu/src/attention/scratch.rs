@@ -11,13 +11,13 @@ pub(crate) struct Line(pub(crate) [f32; TILE]);
 pub(crate) struct Scratch {
     lines: usize,
     queries: usize,
-    /// `[queries][width]` queries, `[queries][width]` outputs, `[BLOCK][2][TILE][width]` staged tiles if there are any,
-    /// and copied ones if there are any.
+    /// `[queries][width]` queries, `[queries][width]` outputs, `[TILE][width]` of a staged tile if there is one, and
+    /// copied ones if there are any.
     data: Vec<Line>,
-    /// `[queries]`, of the block at hand.
-    scores: Vec<[Line; BLOCK]>,
+    /// `[queries]`: scores of the block at hand, then its weights.
+    weights: Vec<[Line; BLOCK]>,
     pub(crate) states: Vec<State>,
-    /// Whether there are staged tiles.
+    /// Whether tiles are staged.
     pub(crate) stages: bool,
 }
 
@@ -25,13 +25,13 @@ impl Scratch {
     /// `step`: what rows are padded to a multiple of, in f32. `copied`: bytes of all copied tiles.
     pub(crate) fn new(queries: usize, dim: usize, step: usize, stages: bool, copied: usize) -> Self {
         let lines = dim.next_multiple_of(step).div_ceil(TILE);
-        let staged = if stages { BLOCK * 2 * TILE * lines } else { 0 };
+        let staged = if stages { TILE * lines } else { 0 };
         let total = 2 * queries * lines + staged + copied.div_ceil(size_of::<Line>());
         Self {
             lines,
             queries,
             data: vec![Line([0.0; TILE]); total],
-            scores: vec![[Line([0.0; TILE]); BLOCK]; queries],
+            weights: vec![[Line([0.0; TILE]); BLOCK]; queries],
             states: vec![State::default(); queries],
             stages,
         }
@@ -41,36 +41,49 @@ impl Scratch {
         self.lines * TILE
     }
 
-    /// `[width]`.
+    /// Of `Q` queries from `first` on: `[width]` each.
     #[inline(always)]
-    pub(crate) fn query(&mut self, query: usize) -> *mut f32 {
-        self.data[query * self.lines..][..self.lines].as_mut_ptr().cast()
+    pub(crate) fn queries<const Q: usize>(&mut self, first: usize) -> [*const f32; Q] {
+        assert!(first + Q <= self.queries);
+        let (from, width) = (self.data.as_ptr().cast::<f32>(), self.width());
+        let mut rows = [from; Q];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = from.wrapping_add((first + i) * width);
+        }
+        rows
     }
 
-    /// `[width]`.
+    /// Of `Q` queries from `first` on: `[width]` each.
     #[inline(always)]
-    pub(crate) fn output(&mut self, query: usize) -> *mut f32 {
-        self.data[(self.queries + query) * self.lines..][..self.lines].as_mut_ptr().cast()
+    pub(crate) fn outputs<const Q: usize>(&mut self, first: usize) -> [*mut f32; Q] {
+        assert!(first + Q <= self.queries);
+        let (from, width) = (self.data.as_mut_ptr().cast::<f32>(), self.width());
+        let mut rows = [from; Q];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = from.wrapping_add((self.queries + first + i) * width);
+        }
+        rows
     }
 
-    /// Of the tiles of a block.
+    /// Of `Q` queries from `first` on: what there is of tile `tile` of a block and of those behind it, scores, then weights.
     #[inline(always)]
-    pub(crate) fn scores(&mut self, query: usize) -> &mut [Line; BLOCK] {
-        &mut self.scores[query]
+    pub(crate) fn lines_of<const Q: usize>(&mut self, first: usize, tile: usize) -> [*mut Line; Q] {
+        let from = self.weights[first..][..Q].as_mut_ptr().cast::<Line>();
+        let mut lines = [from; Q];
+        for (i, line) in lines.iter_mut().enumerate() {
+            *line = from.wrapping_add(i * BLOCK + tile);
+        }
+        lines
     }
 
-    /// Of a tile of the block: keys, in the form of the arithmetic, and values, `[TILE]` rows of `[width]`; as large as each
-    /// other.
-    pub(crate) fn staged(&mut self, tile: usize) -> [*mut f32; 2] {
-        let first = 2 * self.queries * self.lines;
-        [2 * tile, 2 * tile + 1].map(|part| {
-            self.data[first + part * TILE * self.lines..][..TILE * self.lines].as_mut_ptr().cast()
-        })
+    /// Keys or values of a tile, in the form of the arithmetic.
+    pub(crate) fn staged(&mut self) -> *mut f32 {
+        self.data[2 * self.queries * self.lines..][..TILE * self.lines].as_mut_ptr().cast()
     }
 
-    /// The copied tiles, of so many bytes together: at the end.
-    pub(crate) fn copied(&mut self, bytes: usize) -> *mut u8 {
-        let first = self.data.len() - bytes.div_ceil(size_of::<Line>());
-        self.data[first..].as_mut_ptr().cast()
+    /// Tile `i` of a block, copied, if a copy has so many bytes: behind all else.
+    pub(crate) fn copied(&mut self, i: usize, bytes: usize) -> *mut u8 {
+        let first = self.data.len() - (BLOCK * bytes).div_ceil(size_of::<Line>());
+        self.data[first..].as_mut_ptr().cast::<u8>().wrapping_add(i * bytes)
     }
 }

@@ -5,8 +5,9 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Block, Tile, tiles_of};
+use super::arithmetic::Tile;
 use super::bytes::{CHUNK, load};
+use super::scratch::Line;
 use super::tile::{BLOCK, TILE};
 use crate::simd::{Avx512, LANES};
 use std::arch::x86_64::*;
@@ -18,8 +19,16 @@ const LARGEST: f32 = 65280.0;
 const GROUP: usize = 4;
 const GROUPS: usize = TILE / GROUP;
 
-/// Weights of one query: high bytes and low bytes; four positions each.
-type Weights = [[[i32; GROUPS]; BLOCK]; 2];
+/// Weights of a tile and one query, as they lie in a line.
+#[repr(C)]
+struct Weights {
+    /// Of four positions each.
+    high: [i32; GROUPS],
+    low: [i32; GROUPS],
+    /// What sums of products are multiplied with.
+    factor: f32,
+}
+const _: () = assert!(size_of::<Weights>() <= size_of::<Line>());
 
 /// # Safety
 /// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
@@ -36,25 +45,23 @@ pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
     }
 }
 
+/// `outputs[i] += weights[i] * values`.
+///
 /// # Safety
 /// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
 pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
-    block: &Block,
-    slots: &Range<usize>,
-    weights: &[[__m512; BLOCK]; Q],
+    tile: &Tile,
+    weights: [*const Line; Q],
     outputs: [*mut f32; Q],
 ) {
-    let tiles = tiles_of(slots);
-    let mut short = [[[[0; GROUPS]; BLOCK]; 2]; Q];
-    // SAFETY: as the caller promised.
-    unsafe {
-        let factors = shorten::<Q>(weights, tiles.clone(), &mut short);
-        let part = Part { block, tiles, weights: &short, factors, outputs };
-        for chunk in (0..block.shape.width).step_by(CHUNK) {
+    for chunk in (0..tile.shape.width).step_by(CHUNK) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let weights = weights.map(|line| &*line.cast::<Weights>());
             // As many sums at a time as registers hold.
-            part.add::<STAGED, 0, 2>(chunk);
-            part.add::<STAGED, 2, 2>(chunk);
+            add::<Q, STAGED, 0, 2>(tile, weights, outputs, chunk);
+            add::<Q, STAGED, 2, 2>(tile, weights, outputs, chunk);
         }
     }
 }
@@ -85,14 +92,15 @@ unsafe fn quarters(x: __m512) -> [__m512; 4] {
     }
 }
 
-/// Weights as integers in `short`; what their products are to be multiplied with.
+/// # Safety
+/// As [`Arithmetic::store_weights`](super::arithmetic::Arithmetic::store_weights).
 #[inline(always)]
-unsafe fn shorten<const Q: usize>(
+pub(crate) unsafe fn store_weights<const Q: usize>(
     weights: &[[__m512; BLOCK]; Q],
-    tiles: Range<usize>,
-    short: &mut [Weights; Q],
-) -> [__m512; Q] {
-    // SAFETY: instructions, and stores to arrays of sixteen bytes.
+    tiles: &Range<usize>,
+    to: [*mut Line; Q],
+) {
+    // SAFETY: as the caller promised.
     unsafe {
         let mut four = [_mm512_setzero_ps(); 4];
         for n in 0..Q {
@@ -105,17 +113,16 @@ unsafe fn shorten<const Q: usize>(
         // low bytes are 0.
         let scales = quarters(_mm512_div_ps(_mm512_set1_ps(LARGEST), largest));
         let factors = quarters(_mm512_mul_ps(largest, _mm512_set1_ps(1.0 / LARGEST)));
-        let mut kept = [factors[0]; Q];
         for n in 0..Q {
             for tile in tiles.clone() {
                 let x = _mm512_cvtps_epi32(_mm512_mul_ps(weights[n][tile], scales[n]));
                 let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(x));
-                _mm_storeu_si128(short[n][0][tile].as_mut_ptr().cast(), high);
-                _mm_storeu_si128(short[n][1][tile].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+                let to = &mut *to[n].add(tile).cast::<Weights>();
+                _mm_storeu_si128(to.high.as_mut_ptr().cast(), high);
+                _mm_storeu_si128(to.low.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+                to.factor = _mm512_cvtss_f32(factors[n]);
             }
-            kept[n] = factors[n];
         }
-        kept
     }
 }
 
@@ -128,14 +135,14 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
 ) -> [__m512i; N] {
     // SAFETY: as the caller promised.
     unsafe {
+        // All parts read the same lines, and each asks for some.
+        for i in 0..N {
+            tile.fetch::<Avx512>(chunk * TILE + ((FIRST * GROUPS) + group * N + i) * CHUNK);
+        }
         let mut row = tile.stored.wrapping_add(group.wrapping_mul(GROUP * tile.shape.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
             x[i] = load(row, chunk, tile.shape.dim);
-            // All parts read the same lines.
-            if FIRST <= i && i < FIRST + N {
-                tile.fetch::<Avx512>(row.wrapping_add(chunk));
-            }
             row = row.wrapping_add(tile.shape.row_bytes);
         }
         let mut out = [_mm512_setzero_si512(); N];
@@ -156,50 +163,42 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
     }
 }
 
-/// What sums of values need.
-struct Part<'a, const Q: usize> {
-    block: &'a Block,
-    tiles: Range<usize>,
-    weights: &'a [Weights; Q],
-    factors: [__m512; Q],
+/// [`add_values`] for the `N` vectors from number `FIRST` on of a chunk.
+#[inline(always)]
+unsafe fn add<const Q: usize, const STAGED: bool, const FIRST: usize, const N: usize>(
+    tile: &Tile,
+    weights: [&Weights; Q],
     outputs: [*mut f32; Q],
-}
-
-impl<const Q: usize> Part<'_, Q> {
-    /// `outputs[i] += weights[i] * values` for the `N` vectors from number `FIRST` on of a chunk.
-    #[inline(always)]
-    unsafe fn add<const STAGED: bool, const FIRST: usize, const N: usize>(&self, chunk: usize) {
-        // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
-        unsafe {
-            let zero = [[_mm512_setzero_si512(); N]; Q];
-            let (mut high, mut low) = (zero, zero);
-            for t in self.tiles.clone() {
-                let tile = self.block.tile(t);
-                for group in 0..GROUPS {
-                    let values = if STAGED {
-                        let at = group.wrapping_mul(tile.shape.width).wrapping_add(chunk);
-                        let at = tile.staged.wrapping_add(at).cast::<__m512i>();
-                        at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
-                    } else {
-                        interleaved::<FIRST, N>(&tile, group, chunk)
-                    };
-                    for n in 0..Q {
-                        let h = _mm512_set1_epi32(self.weights[n][0][t][group]);
-                        let l = _mm512_set1_epi32(self.weights[n][1][t][group]);
-                        for i in 0..N {
-                            high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i]);
-                            low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i]);
-                        }
-                    }
+    chunk: usize,
+) {
+    // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
+    unsafe {
+        let zero = [[_mm512_setzero_si512(); N]; Q];
+        let (mut high, mut low) = (zero, zero);
+        for group in 0..GROUPS {
+            let values = if STAGED {
+                let at = group.wrapping_mul(tile.shape.width).wrapping_add(chunk);
+                let at = tile.staged.wrapping_add(at).cast::<__m512i>();
+                at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
+            } else {
+                interleaved::<FIRST, N>(tile, group, chunk)
+            };
+            for n in 0..Q {
+                let h = _mm512_set1_epi32(weights[n].high[group]);
+                let l = _mm512_set1_epi32(weights[n].low[group]);
+                for i in 0..N {
+                    high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i]);
+                    low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i]);
                 }
             }
-            for n in 0..Q {
-                for i in 0..N {
-                    let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
-                    let to = self.outputs[n].add(chunk + (FIRST + i) * LANES);
-                    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), self.factors[n], _mm512_load_ps(to));
-                    _mm512_store_ps(to, sum);
-                }
+        }
+        for n in 0..Q {
+            let factor = _mm512_set1_ps(weights[n].factor);
+            for i in 0..N {
+                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
+                let to = outputs[n].add(chunk + (FIRST + i) * LANES);
+                let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), factor, _mm512_load_ps(to));
+                _mm512_store_ps(to, sum);
             }
         }
     }

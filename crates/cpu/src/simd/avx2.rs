@@ -158,6 +158,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a hint; it never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

@@ -156,6 +156,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a hint; it never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

@@ -68,8 +68,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn fp8(p: *const u8) -> Self::V;
     /// `[LANES]` unsigned bytes, widened.
     unsafe fn u8(p: *const u8) -> Self::V;
-    /// A hint that these bytes will be read soon, for the second-level cache: asking for the first fills its few
-    /// miss buffers and halves the speed. Any address will do.
+    /// A hint that these bytes will be read soon. Any address will do.
     unsafe fn prefetch(p: *const u8);
 
     /// 2^x for x <= 0, within 2 units in the last place; exactly 1 at 0, exactly 0 below -126, NaN for every NaN.
