@@ -1,6 +1,7 @@
 use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
+use crate::simd::Asking;
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -26,6 +27,7 @@ pub(crate) struct Tile {
     pub(crate) staged: *const f32,
     /// The rows to be asked for while these are read; these themselves if that was done already.
     pub(crate) ahead: *const u8,
+    pub(crate) asking: Asking,
     pub(crate) shape: Shape,
 }
 
@@ -38,7 +40,7 @@ impl Tile {
     #[inline(always)]
     pub(crate) unsafe fn fetch<S: Simd>(&self, offset: usize) {
         // SAFETY: as the caller promised; any address will do.
-        unsafe { S::prefetch(self.ahead.wrapping_add(offset)) };
+        unsafe { S::prefetch(self.ahead.wrapping_add(offset), self.asking) };
     }
 }
 

@@ -106,7 +106,7 @@ unsafe fn fold<A: Arithmetic, const STAGED: bool>(
     unsafe {
         for tile in at.tiles.clone() {
             for (work, scratch) in heads.iter().zip(&mut *all) {
-                score::<A, STAGED>(work, tile, at, runs.next::<A::S>(), scratch);
+                score::<A, STAGED>(work, tile, at, runs, scratch);
             }
         }
         for tile in at.tiles.clone() {
@@ -115,7 +115,7 @@ unsafe fn fold<A: Arithmetic, const STAGED: bool>(
                 if tile == at.tiles.start {
                     soften::<A>(work, at, scratch);
                 }
-                add::<A, STAGED>(work, tile, at, runs.next::<A::S>(), scratch);
+                add::<A, STAGED>(work, tile, at, runs, scratch);
             }
         }
     }
@@ -167,11 +167,12 @@ fn tile_at(work: &Work<'_>, tile: usize, at: &BlockAt, scratch: &mut Scratch) ->
     }
 }
 
-/// Keys or values of a tile as they are stored; `ahead` is asked for while they are read.
+/// Keys or values of a tile as they are stored; while they are read the next of `runs` is asked for.
 #[inline(always)]
-fn stored(work: &Work<'_>, rows: *const u8, ahead: Option<*const u8>, width: usize) -> Tile {
+fn stored<S: Simd>(work: &Work<'_>, rows: *const u8, runs: &mut Runs<'_, '_>, width: usize) -> Tile {
     let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width };
-    Tile { stored: rows, staged: std::ptr::null(), ahead: ahead.unwrap_or(rows), shape }
+    let (staged, ahead) = (std::ptr::null(), runs.next::<S>().unwrap_or(rows));
+    Tile { stored: rows, staged, ahead, asking: runs.asking(), shape }
 }
 
 /// Scores of a tile's keys, with all queries that see some of them: others may be anything.
@@ -180,7 +181,7 @@ unsafe fn score<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
     tile: usize,
     at: &BlockAt,
-    ahead: Option<*const u8>,
+    runs: &mut Runs<'_, '_>,
     scratch: &mut Scratch,
 ) {
     // SAFETY: as the caller promised; scratch has room for copies and for what is staged.
@@ -189,7 +190,7 @@ unsafe fn score<A: Arithmetic, const STAGED: bool>(
             work.pages.copy(tile, scratch.copied(tile % BLOCK, work.pages.copy_bytes()));
         }
         let rows = tile_at(work, tile, at, scratch).rows[KEYS];
-        let mut keys = stored(work, rows, ahead, scratch.width());
+        let mut keys = stored::<A::S>(work, rows, runs, scratch.width());
         let sees = |row: &usize| !slots(&work.seen(*row), tile * TILE, TILE).is_empty();
         let first = (0..work.rows).find(sees).unwrap_or(0);
         let last = (first..work.rows).rfind(sees).unwrap_or(first);
@@ -310,11 +311,11 @@ unsafe fn add<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
     tile: usize,
     at: &BlockAt,
-    ahead: Option<*const u8>,
+    runs: &mut Runs<'_, '_>,
     scratch: &mut Scratch,
 ) {
     let rows = tile_at(work, tile, at, scratch).rows[VALUES];
-    let mut values = stored(work, rows, ahead, scratch.width());
+    let mut values = stored::<A::S>(work, rows, runs, scratch.width());
     let seen = |row| slots(&work.seen(row), tile * TILE, TILE);
     // SAFETY: as the caller promised; scratch has room for what is staged.
     unsafe {

@@ -1,6 +1,7 @@
 //! Attention over pages, for ragged batches: one row of a decode and the rows of a prefill chunk alike.
 
 mod arithmetic;
+
 #[cfg(target_arch = "x86_64")]
 mod bytes;
 #[cfg(target_arch = "x86_64")]

@@ -72,6 +72,11 @@ impl<'a> HeadPages<'a> {
         self.page_size.is_multiple_of(TILE)
     }
 
+    /// Whether a block lies in several pages.
+    pub(crate) fn scattered(&self) -> bool {
+        self.fills_pages() && self.page_size < BLOCK * TILE
+    }
+
     /// Bytes that [`copy`](Self::copy) needs.
     pub(crate) fn copy_bytes(&self) -> usize {
         if self.fills_pages() {

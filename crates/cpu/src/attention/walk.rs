@@ -3,6 +3,7 @@
 use super::arithmetic::LINE;
 use super::kernel::Work;
 use super::tile::{BLOCK, Base, TILE, TileAt};
+use crate::simd::Asking;
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -40,101 +41,143 @@ impl BlockAt {
     }
 }
 
+/// Bytes whose places are looked up together: a line of a page table has those of eight times 4 KiB, and where a hypervisor
+/// has no huge pages those of its guests are that small in truth.
+const PLACES: usize = 32 << 10;
+
 /// The runs of bytes that a thread reads one after another: sixteen keys or values of a head each.
 ///
 /// Heads lie behind each other in a page, so all of a task's are read before the next tile: memory, and what the processor
 /// asks for by itself, is fastest in long runs.
 pub(super) struct Runs<'a, 'b> {
+    asking: Asking,
     /// From the task of the next run on.
     tasks: &'a [Vec<Work<'b>>],
+    /// Where the next run is.
     block: usize,
     at: Option<BlockAt>,
     half: usize,
     tile: usize,
     head: usize,
-    /// Runs that were asked for and not read yet.
-    lead: usize,
+    started: bool,
 }
 
 impl<'a, 'b> Runs<'a, 'b> {
     /// Those of `tasks`, if their tiles lie in pages.
     pub(super) fn new(tasks: &'a [Vec<Work<'b>>]) -> Self {
-        let mut runs = Self { tasks: &[], block: 0, at: None, half: KEYS, tile: 0, head: 0, lead: 0 };
-        if tasks.iter().all(|heads| heads[0].pages.fills_pages()) {
-            runs.begin(tasks);
+        let in_pages = tasks.iter().all(|heads| heads[0].pages.fills_pages());
+        Self {
+            asking: Asking::of_this_machine(),
+            tasks: if in_pages { tasks } else { &[] },
+            block: 0,
+            at: None,
+            half: KEYS,
+            tile: 0,
+            head: 0,
+            started: false,
         }
-        runs
     }
 
-    fn begin(&mut self, tasks: &'a [Vec<Work<'b>>]) {
-        self.tasks = tasks;
-        if let Some(heads) = tasks.first() {
-            self.enter(heads[0].tiles().start / BLOCK);
-        }
+    pub(super) fn asking(&self) -> Asking {
+        self.asking
     }
 
-    fn enter(&mut self, block: usize) {
-        let at = BlockAt::new(&self.tasks[0], block);
-        (self.block, self.half, self.tile) = (block, KEYS, at.tiles.start);
-        self.at = Some(at);
-    }
-
-    /// Before the first run is read: asks for as many as are to be on their way at any time.
+    /// To be called before a task is read: before the first, asks for as many runs as are to be on their way at any time.
     pub(super) fn start<S: Simd>(&mut self) {
-        let Some(heads) = self.tasks.first().filter(|_| self.lead == 0) else { return };
-        let bytes = TILE * heads[0].pages.row_bytes;
-        self.lead = AHEAD.div_ceil(bytes);
-        for run in (0..self.lead).map_while(|_| self.next::<S>()) {
+        let Some(heads) = self.tasks.first().filter(|_| !self.started) else { return };
+        let (bytes, asking) = (TILE * heads[0].pages.row_bytes, self.asking);
+        self.started = true;
+        self.begin::<S>(self.tasks);
+        for run in (0..AHEAD.div_ceil(bytes)).map_while(|_| self.next::<S>()) {
             for byte in (0..bytes).step_by(LINE) {
                 // SAFETY: a hint; the level is that of the kernel which calls this.
-                unsafe { S::prefetch(run.wrapping_add(byte)) };
+                unsafe { S::prefetch(run.wrapping_add(byte), asking) };
             }
         }
+    }
+
+    fn begin<S: Simd>(&mut self, tasks: &'a [Vec<Work<'b>>]) {
+        self.tasks = tasks;
+        match tasks.first() {
+            Some(heads) => self.enter::<S>(heads[0].tiles().start / BLOCK),
+            None => self.at = None,
+        }
+    }
+
+    fn enter<S: Simd>(&mut self, block: usize) {
+        let at = BlockAt::new(&self.tasks[0], block);
+        if self.asking == Asking::Far {
+            look_up::<S>(&self.tasks[0], &at);
+        }
+        (self.block, self.half, self.tile) = (block, KEYS, at.tiles.start);
+        self.at = Some(at);
     }
 
     /// The run that is to be asked for next, if there is one.
     #[inline(always)]
     pub(super) fn next<S: Simd>(&mut self) -> Option<*const u8> {
-        let heads = self.tasks.first()?;
-        let at = self.at.as_ref()?;
+        let (heads, at, half) = (self.tasks.first()?, self.at.as_ref()?, self.half);
         let run = heads[self.head].pages.tile(at.base(self.tile));
-        if self.half == KEYS {
-            ask_for_parameters::<S>(&run, TILE * heads[0].pages.parameter_bytes);
+        if half == KEYS {
+            self.ask_for_parameters::<S>(&run, TILE * heads[0].pages.parameter_bytes);
         }
-        let half = self.half;
         self.head += 1;
         if self.head == heads.len() {
             (self.head, self.tile) = (0, self.tile + 1);
             if self.tile == at.tiles.end {
-                self.end_half();
+                self.end_half::<S>();
             }
         }
         Some(run.rows[half])
     }
 
-    fn end_half(&mut self) {
+    fn end_half<S: Simd>(&mut self) {
         let (Some(heads), Some(at)) = (self.tasks.first(), &self.at) else { return };
         if self.half == KEYS {
             (self.half, self.tile) = (VALUES, at.tiles.start);
         } else if at.tiles.end < heads[0].tiles().end {
-            self.enter(self.block + 1);
+            self.enter::<S>(self.block + 1);
         } else {
-            self.at = None;
-            self.begin(&self.tasks[1..]);
+            self.begin::<S>(&self.tasks[1..]);
+        }
+    }
+
+    /// Those of a tile, `bytes` each: in one line, or in two.
+    #[inline(always)]
+    fn ask_for_parameters<S: Simd>(&self, tile: &TileAt, bytes: usize) {
+        if bytes > 0 {
+            for parameters in tile.parameters {
+                // SAFETY: a hint; the level is that of the kernel which calls this.
+                unsafe {
+                    S::prefetch(parameters, self.asking);
+                    S::prefetch(parameters.wrapping_add(bytes - 1), self.asking);
+                }
+            }
         }
     }
 }
 
-/// Those of a tile, `bytes` each: in one line, or in two.
-#[inline(always)]
-fn ask_for_parameters<S: Simd>(tile: &TileAt, bytes: usize) {
-    if bytes > 0 {
-        for parameters in tile.parameters {
-            // SAFETY: a hint; the level is that of the kernel which calls this.
-            unsafe {
-                S::prefetch(parameters);
-                S::prefetch(parameters.wrapping_add(bytes - 1));
-            }
-        }
+/// Has the processor look up where a block lies that is in several pages.
+fn look_up<S: Simd>(heads: &[Work<'_>], block: &BlockAt) {
+    let (first, last) = (&heads[0].pages, &heads[heads.len() - 1].pages);
+    if !first.scattered() {
+        return;
     }
+    for tile in block.tiles.clone() {
+        let (from, to) = (first.tile(block.base(tile)), last.tile(block.base(tile)));
+        let behind = to.rows[VALUES].wrapping_add(TILE * last.row_bytes);
+        let unknown = look_up_run::<S>(from.rows[KEYS], behind);
+        let behind = to.parameters[VALUES].wrapping_add(TILE * last.parameter_bytes);
+        look_up_run::<S>(from.parameters[KEYS].max(unknown), behind);
+    }
+}
+
+/// Every [`PLACES`] from one address to another, once; returns where the first behind them begin.
+fn look_up_run<S: Simd>(mut at: *const u8, to: *const u8) -> *const u8 {
+    while at < to {
+        // SAFETY: a hint; the level is that of the kernel which calls this.
+        unsafe { S::prefetch(at, Asking::Far) };
+        at = at.wrapping_add(PLACES - at.addr() % PLACES);
+    }
+    at
 }

@@ -1,3 +1,4 @@
+use super::Asking;
 use super::Simd;
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -156,8 +157,13 @@ impl Simd for Avx2 {
         from_fn(|i| unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(i * 8).cast()))) })
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
+    unsafe fn prefetch(p: *const u8, asking: Asking) {
         // SAFETY: a hint; it never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe {
+            match asking {
+                Asking::Near => _mm_prefetch::<_MM_HINT_T0>(p.cast()),
+                Asking::Far => _mm_prefetch::<_MM_HINT_T1>(p.cast()),
+            }
+        }
     }
 }

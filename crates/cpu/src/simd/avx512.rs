@@ -1,3 +1,4 @@
+use super::Asking;
 use super::Simd;
 use std::arch::x86_64::*;
 
@@ -154,8 +155,13 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
+    unsafe fn prefetch(p: *const u8, asking: Asking) {
         // SAFETY: a hint; it never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe {
+            match asking {
+                Asking::Near => _mm_prefetch::<_MM_HINT_T0>(p.cast()),
+                Asking::Far => _mm_prefetch::<_MM_HINT_T1>(p.cast()),
+            }
+        }
     }
 }

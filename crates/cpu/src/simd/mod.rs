@@ -3,11 +3,14 @@
 //! Every method is inlined into a function that enables the level's instructions; that function is the only place
 //! where a kernel may be entered.
 
+mod asking;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+
+pub(crate) use asking::Asking;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -69,7 +72,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// `[LANES]` unsigned bytes, widened.
     unsafe fn u8(p: *const u8) -> Self::V;
     /// A hint that these bytes will be read soon. Any address will do.
-    unsafe fn prefetch(p: *const u8);
+    unsafe fn prefetch(p: *const u8, asking: Asking);
 
     /// 2^x for x <= 0, within 2 units in the last place; exactly 1 at 0, exactly 0 below -126, NaN for every NaN.
     #[inline(always)]

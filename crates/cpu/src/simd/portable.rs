@@ -1,3 +1,4 @@
+use super::Asking;
 use super::{LANES, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
@@ -129,5 +130,5 @@ impl Simd for Portable {
         unsafe { read::<u8>(p) }.map(f32::from)
     }
     #[inline(always)]
-    unsafe fn prefetch(_p: *const u8) {}
+    unsafe fn prefetch(_p: *const u8, _asking: Asking) {}
 }
