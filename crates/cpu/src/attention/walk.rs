@@ -181,3 +181,91 @@ fn look_up_run<S: Simd>(mut at: *const u8, to: *const u8) -> *const u8 {
     }
     at
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Arena;
+    use crate::attention::tile::HeadPages;
+    use crate::simd::Portable;
+    use octavo_backend::{PageLayout, TableView};
+    use octavo_types::{KvDtype, PageId, Pages};
+
+    const LAYOUT: PageLayout =
+        PageLayout { layers: 2, kv_heads: 3, page_size: 16, head_dim: 64, dtype: KvDtype::Int8 };
+
+    /// A row of each of `heads` at position `start`, which sees `window` positions.
+    fn task<'a>(
+        arena: &Arena,
+        pages: &'a [PageId],
+        heads: Range<usize>,
+        start: usize,
+        window: usize,
+    ) -> Vec<Work<'a>> {
+        let work = |head| Work {
+            q: std::ptr::null(),
+            q_stride: 0,
+            out: std::ptr::null_mut(),
+            out_stride: 0,
+            rows: 1,
+            heads: 1,
+            dim: 64,
+            start,
+            window,
+            scale: 1.0,
+            // SAFETY: the arena has the pages, and nothing is read.
+            pages: unsafe { HeadPages::new(arena, 1, head, TableView { first: 0, pages }) },
+        };
+        heads.map(work).collect()
+    }
+
+    /// As the kernel reads them.
+    fn read(tasks: &[Vec<Work<'_>>]) -> Vec<*const u8> {
+        let mut runs = Vec::new();
+        for heads in tasks {
+            let seen = heads[0].tiles();
+            for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
+                let at = BlockAt::new(heads, block);
+                for half in [KEYS, VALUES] {
+                    for tile in at.tiles.clone() {
+                        runs.extend(heads.iter().map(|work| work.pages.tile(at.base(tile)).rows[half]));
+                    }
+                }
+            }
+        }
+        runs
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_read_in_that_order_and_as_far_ahead_as_it_should_be() {
+        let arena = Arena::new(LAYOUT, Pages(16)).unwrap();
+        let pages = [9, 2, 14, 0, 7, 5, 11, 3, 12].map(PageId);
+        let tasks = [
+            task(&arena, &pages, 0..3, 140, usize::MAX),
+            task(&arena, &pages[3..], 1..2, 4, usize::MAX),
+            // From the middle of a block on.
+            task(&arena, &pages, 0..2, 143, 40),
+        ];
+        let (read, ahead) = (read(&tasks), AHEAD / (TILE * 64));
+        assert_eq!(read.len(), 2 * (9 * 3 + 1 + 3 * 2));
+        for asking in [Asking::Near, Asking::Far] {
+            let mut runs = Runs::new(&tasks);
+            runs.asking = asking;
+            runs.start::<Portable>();
+            // Asked for once, whatever the number of tasks.
+            runs.start::<Portable>();
+            let next: Vec<_> = std::iter::from_fn(|| runs.next::<Portable>()).collect();
+            assert_eq!(next, read[ahead..], "{asking:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_where_tiles_do_not_lie_in_pages() {
+        let layout = PageLayout { page_size: 8, ..LAYOUT };
+        let arena = Arena::new(layout, Pages(4)).unwrap();
+        let tasks = [task(&arena, &[PageId(0), PageId(1)], 0..3, 15, usize::MAX)];
+        let mut runs = Runs::new(&tasks);
+        runs.start::<Portable>();
+        assert_eq!(runs.next::<Portable>(), None);
+    }
+}
