@@ -132,7 +132,7 @@ fn scratch<A: Arithmetic>(work: &Work<'_>) -> Scratch {
 unsafe fn load_queries<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     let (scale, width) = (work.scale * std::f32::consts::LOG2_E, scratch.width());
     for query in 0..work.rows * work.heads {
-        let to = scratch.queries::<1>(query)[0].cast_mut();
+        let to = scratch.queries::<1>(query)[0];
         // SAFETY: a query of the caller's, and its row of scratch.
         unsafe {
             let from = work.q.add(query / work.heads * work.q_stride + query % work.heads * work.dim);
@@ -220,7 +220,8 @@ unsafe fn score_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
 ) {
     // SAFETY: as the caller promised; a line holds the scores of a tile.
     unsafe {
-        let scores = A::scores::<Q, STAGED>(keys, scratch.queries::<Q>(first));
+        let scores =
+            A::scores::<Q, STAGED>(keys, scratch.queries::<Q>(first).map(|query| query.cast_const()));
         let lines = scratch.lines_of::<Q>(first, tile % BLOCK);
         for i in 0..Q {
             <A::S as Simd>::store(lines[i].cast(), scores[i]);

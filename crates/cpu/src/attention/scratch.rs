@@ -43,24 +43,23 @@ impl Scratch {
 
     /// Of `Q` queries from `first` on: `[width]` each.
     #[inline(always)]
-    pub(crate) fn queries<const Q: usize>(&mut self, first: usize) -> [*const f32; Q] {
-        assert!(first + Q <= self.queries);
-        let (from, width) = (self.data.as_ptr().cast::<f32>(), self.width());
-        let mut rows = [from; Q];
-        for (i, row) in rows.iter_mut().enumerate() {
-            *row = from.wrapping_add((first + i) * width);
-        }
-        rows
+    pub(crate) fn queries<const Q: usize>(&mut self, first: usize) -> [*mut f32; Q] {
+        self.rows(first, 0)
     }
 
     /// Of `Q` queries from `first` on: `[width]` each.
     #[inline(always)]
     pub(crate) fn outputs<const Q: usize>(&mut self, first: usize) -> [*mut f32; Q] {
-        assert!(first + Q <= self.queries);
+        self.rows(first, self.queries)
+    }
+
+    #[inline(always)]
+    fn rows<const Q: usize>(&mut self, first: usize, behind: usize) -> [*mut f32; Q] {
+        assert!(first + Q <= self.queries, "{Q} queries from {first} on of {}", self.queries);
         let (from, width) = (self.data.as_mut_ptr().cast::<f32>(), self.width());
         let mut rows = [from; Q];
         for (i, row) in rows.iter_mut().enumerate() {
-            *row = from.wrapping_add((self.queries + first + i) * width);
+            *row = from.wrapping_add((behind + first + i) * width);
         }
         rows
     }
