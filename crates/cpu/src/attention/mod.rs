@@ -44,8 +44,8 @@ use walk::Runs;
 const QUERIES: usize = 64;
 /// Bytes of one head's keys in a page from which on they are read as fast as all of memory.
 const SHORT_RUN: usize = 32 << 10;
-/// Bytes of a block of the heads that are read together where they are shorter: while one block is read the next is
-/// fetched, and the second cache holds both.
+/// Bytes of a block of the heads that are read together where they are shorter: their queries, outputs and weights should
+/// stay in the nearest caches.
 const TOGETHER: usize = 256 << 10;
 
 /// Some rows of one span, and the query heads of some kv heads.
