@@ -1,8 +1,7 @@
 use super::scratch::Line;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
-use crate::simd::Asking;
-use crate::simd::Simd;
+use crate::simd::{Asking, Simd};
 use std::ops::Range;
 
 /// Bytes that come from memory together.

@@ -3,8 +3,7 @@
 use super::arithmetic::LINE;
 use super::kernel::Work;
 use super::tile::{BLOCK, Base, TILE, TileAt};
-use crate::simd::Asking;
-use crate::simd::Simd;
+use crate::simd::{Asking, Simd};
 use std::ops::Range;
 
 /// The halves of a tile.
