@@ -50,12 +50,6 @@ pub(crate) fn slots_in(slots: &Range<usize>, tile: usize) -> Range<usize> {
     slots.start.saturating_sub(at).min(TILE)..slots.end.saturating_sub(at).min(TILE)
 }
 
-/// The tiles of a block that hold some of its `slots`.
-#[inline(always)]
-pub(crate) fn tiles_of(slots: &Range<usize>) -> Range<usize> {
-    slots.start / TILE..slots.end.div_ceil(TILE)
-}
-
 /// How scores and outputs of one precision are computed. What it computes for a query depends on that query and the
 /// slots that it sees alone: not on `Q`, and not on whether the tile was staged.
 ///
@@ -99,13 +93,9 @@ pub(crate) trait Arithmetic: 'static {
         queries: [*const f32; Q],
     ) -> [<Self::S as Simd>::V; Q];
 
-    /// Writes the weights of a block, of `tiles` of it, in the form that values are weighted with: a line a tile. Weights of
-    /// slots that are not seen are 0.
-    unsafe fn store_weights<const Q: usize>(
-        weights: &[[<Self::S as Simd>::V; BLOCK]; Q],
-        tiles: &Range<usize>,
-        to: [*mut Line; Q],
-    );
+    /// Writes the weights of a block in the form that values are weighted with: a line a tile. Weights of slots that are not
+    /// seen are 0.
+    unsafe fn store_weights<const Q: usize>(weights: &[[<Self::S as Simd>::V; BLOCK]; Q], to: [*mut Line; Q]);
 
     /// Adds the values of a tile's seen slots to the outputs, weighted by its lines.
     unsafe fn add_values<const Q: usize, const STAGED: bool>(

@@ -148,13 +148,9 @@ impl Arithmetic for Dots {
     }
 
     #[inline(always)]
-    unsafe fn store_weights<const Q: usize>(
-        weights: &[[__m512; BLOCK]; Q],
-        tiles: &Range<usize>,
-        to: [*mut Line; Q],
-    ) {
+    unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q], to: [*mut Line; Q]) {
         // SAFETY: as the caller promised.
-        unsafe { paired::store_weights::<Q>(weights, tiles, to) }
+        unsafe { paired::store_weights::<Q>(weights, to) }
     }
 
     #[inline(always)]

@@ -76,13 +76,9 @@ impl<S: Simd, E: Element> Arithmetic for Float<S, E> {
     }
 
     #[inline(always)]
-    unsafe fn store_weights<const Q: usize>(
-        weights: &[[S::V; BLOCK]; Q],
-        tiles: &Range<usize>,
-        to: [*mut Line; Q],
-    ) {
+    unsafe fn store_weights<const Q: usize>(weights: &[[S::V; BLOCK]; Q], to: [*mut Line; Q]) {
         for (weights, to) in weights.iter().zip(to) {
-            for tile in tiles.clone() {
+            for tile in 0..BLOCK {
                 // SAFETY: as the caller promised: lines of a block.
                 unsafe { S::store(to.add(tile).cast(), weights[tile]) };
             }

@@ -121,13 +121,9 @@ impl Arithmetic for Integer {
     }
 
     #[inline(always)]
-    unsafe fn store_weights<const Q: usize>(
-        weights: &[[__m512; BLOCK]; Q],
-        tiles: &Range<usize>,
-        to: [*mut Line; Q],
-    ) {
+    unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q], to: [*mut Line; Q]) {
         // SAFETY: as the caller promised.
-        unsafe { weighted::store_weights::<Q>(weights, tiles, to) }
+        unsafe { weighted::store_weights::<Q>(weights, to) }
     }
 
     #[inline(always)]
@@ -201,20 +197,19 @@ impl<const Q: usize> Products<Q> {
     }
 }
 
-/// A query in bytes: `[width]` high ones, `[width]` low ones, and what the 128 in the keys adds to its products.
+/// A query in bytes: of every four elements the high ones, then the low ones; and behind `2 width` of them what the 128 in the
+/// keys adds to its products.
 #[derive(Clone, Copy)]
 struct Query {
-    high: *mut u8,
-    low: *mut u8,
+    bytes: *mut u8,
     shift: *mut i32,
 }
 
 impl Query {
     #[inline(always)]
     fn new(row: *mut f32, width: usize) -> Self {
-        let high = row.cast::<u8>();
-        let low = high.wrapping_add(width);
-        Self { high, low, shift: low.wrapping_add(width).cast() }
+        let bytes = row.cast::<u8>();
+        Self { bytes, shift: bytes.wrapping_add(width.wrapping_mul(2)).cast() }
     }
 
     #[inline(always)]
@@ -223,8 +218,10 @@ impl Query {
         unsafe {
             let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(x, _mm512_set1_epi32(128)));
             let low = _mm512_sub_epi32(x, _mm512_slli_epi32::<8>(high));
-            _mm_storeu_si128(self.high.add(at).cast(), _mm512_cvtepi32_epi8(high));
-            _mm_storeu_si128(self.low.add(at).cast(), _mm512_cvtepi32_epi8(low));
+            let (high, low) = (_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
+            let to = self.bytes.add(2 * at);
+            _mm_storeu_si128(to.cast(), _mm_unpacklo_epi32(high, low));
+            _mm_storeu_si128(to.add(LANES).cast(), _mm_unpackhi_epi32(high, low));
             *self.shift = (*self.shift).wrapping_add(_mm512_reduce_add_epi32(x).wrapping_mul(128));
         }
     }
@@ -234,10 +231,8 @@ impl Query {
     unsafe fn load(&self, at: usize) -> [__m512i; 2] {
         // SAFETY: four elements of the row.
         unsafe {
-            [
-                _mm512_set1_epi32(self.high.add(at).cast::<i32>().read()),
-                _mm512_set1_epi32(self.low.add(at).cast::<i32>().read()),
-            ]
+            let four = self.bytes.wrapping_add(at.wrapping_mul(2)).cast::<i32>();
+            [_mm512_set1_epi32(four.read()), _mm512_set1_epi32(four.wrapping_add(1).read())]
         }
     }
 

@@ -4,12 +4,13 @@
 //! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
 //! neither do the bits.
 
-use super::arithmetic::{Arithmetic, Shape, Tile, slots_in, tiles_of};
+use super::arithmetic::{Arithmetic, Shape, Tile, slots_in};
 use super::scratch::Scratch;
-use super::softmax::{Parameters, within};
+use super::seen::Seen;
+use super::softmax::Parameters;
 use super::tile::{BLOCK, HeadPages, TILE, TileAt};
 use super::walk::{BlockAt, KEYS, Runs, VALUES};
-use crate::simd::Simd;
+use crate::simd::{Lanes, Simd};
 use std::ops::Range;
 
 /// What one task computes. Query `i` is head `i % heads` of row `i / heads`.
@@ -32,7 +33,7 @@ pub(crate) struct Work<'a> {
 
 impl Work<'_> {
     /// Positions that row `row` sees.
-    fn seen(&self, row: usize) -> Range<usize> {
+    pub(super) fn seen(&self, row: usize) -> Range<usize> {
         let end = self.start + row + 1;
         end.saturating_sub(self.window)..end
     }
@@ -41,12 +42,6 @@ impl Work<'_> {
     pub(super) fn tiles(&self) -> Range<usize> {
         self.seen(0).start / TILE..self.seen(self.rows - 1).end.div_ceil(TILE)
     }
-}
-
-/// Slots of the positions from `at` on, `most` of them, that a row seeing `seen` sees.
-#[inline(always)]
-fn slots(seen: &Range<usize>, at: usize, most: usize) -> Range<usize> {
-    seen.start.saturating_sub(at).min(most)..seen.end.saturating_sub(at).min(most)
 }
 
 /// `$body` for as many of some queries at a time as there are: first for the first of `$n`, which is compiled for each of
@@ -80,12 +75,14 @@ pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>], runs: &mut Runs<'_, 
         for (work, scratch) in heads.iter().zip(&mut all) {
             load_queries::<A>(work, scratch);
         }
+        let mut groups = Vec::with_capacity(heads[0].rows);
         for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
             let at = BlockAt::new(heads, block);
+            Seen::of_block(&heads[0], block, &mut groups);
             if all[0].stages {
-                fold::<A, true>(heads, &at, runs, &mut all);
+                fold::<A, true>(heads, &at, &groups, runs, &mut all);
             } else {
-                fold::<A, false>(heads, &at, runs, &mut all);
+                fold::<A, false>(heads, &at, &groups, runs, &mut all);
             }
         }
         for (work, scratch) in heads.iter().zip(&mut all) {
@@ -99,6 +96,7 @@ pub(crate) unsafe fn run<A: Arithmetic>(heads: &[Work<'_>], runs: &mut Runs<'_, 
 unsafe fn fold<A: Arithmetic, const STAGED: bool>(
     heads: &[Work<'_>],
     at: &BlockAt,
+    groups: &[Seen],
     runs: &mut Runs<'_, '_>,
     all: &mut [Scratch],
 ) {
@@ -106,16 +104,16 @@ unsafe fn fold<A: Arithmetic, const STAGED: bool>(
     unsafe {
         for tile in at.tiles.clone() {
             for (work, scratch) in heads.iter().zip(&mut *all) {
-                score::<A, STAGED>(work, tile, at, runs, scratch);
+                score::<A, STAGED>(work, tile, at, groups, runs, scratch);
             }
         }
         for tile in at.tiles.clone() {
             for (work, scratch) in heads.iter().zip(&mut *all) {
                 // Not of all heads before: memory would have nothing to do meanwhile.
                 if tile == at.tiles.start {
-                    soften::<A>(work, at, scratch);
+                    soften::<A>(work, at, groups, scratch);
                 }
-                add::<A, STAGED>(work, tile, at, runs, scratch);
+                add::<A, STAGED>(work, tile, at, groups, runs, scratch);
             }
         }
     }
@@ -181,6 +179,7 @@ unsafe fn score<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
     tile: usize,
     at: &BlockAt,
+    groups: &[Seen],
     runs: &mut Runs<'_, '_>,
     scratch: &mut Scratch,
 ) {
@@ -191,10 +190,7 @@ unsafe fn score<A: Arithmetic, const STAGED: bool>(
         }
         let rows = tile_at(work, tile, at, scratch).rows[KEYS];
         let mut keys = stored::<A::S>(work, rows, runs, scratch.width());
-        let sees = |row: &usize| !slots(&work.seen(*row), tile * TILE, TILE).is_empty();
-        let first = (0..work.rows).find(sees).unwrap_or(0);
-        let last = (first..work.rows).rfind(sees).unwrap_or(first);
-        let queries = first * work.heads..(last + 1) * work.heads;
+        let queries = groups[0].queries.start..groups[groups.len() - 1].queries.end;
         if STAGED {
             keys.staged = scratch.staged();
             A::stage_keys(&keys, scratch.staged());
@@ -231,60 +227,55 @@ unsafe fn score_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
 
 /// Makes weights of the scores of a block.
 #[inline(always)]
-unsafe fn soften<A: Arithmetic>(work: &Work<'_>, at: &BlockAt, scratch: &mut Scratch) {
-    let block = at.tiles.start / BLOCK;
-    let (first, most) = (block * BLOCK * TILE, BLOCK * TILE);
-    let here = std::array::from_fn(|i| {
-        let tile = (block * BLOCK + i).clamp(at.tiles.start, at.tiles.end - 1);
-        tile_at(work, tile, at, scratch)
-    });
-    // Rows that all see the whole block go together, others one by one.
-    let whole = |row| slots(&work.seen(row), first, most) == (0..most);
-    let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
-    for row in (0..work.rows).step_by(step) {
-        let slots = slots(&work.seen(row), first, most);
-        if slots.is_empty() {
-            continue;
+unsafe fn soften<A: Arithmetic>(work: &Work<'_>, at: &BlockAt, groups: &[Seen], scratch: &mut Scratch) {
+    let first = at.tiles.start / BLOCK * BLOCK;
+    let mut stored = [[std::ptr::null(); 2]; BLOCK];
+    if A::SCALED {
+        for (i, stored) in stored.iter_mut().enumerate() {
+            let tile = (first + i).clamp(at.tiles.start, at.tiles.end - 1);
+            *stored = tile_at(work, tile, at, scratch).parameters;
         }
+    }
+    for Seen { queries, lanes, .. } in groups {
         // SAFETY: as the caller promised.
         unsafe {
-            let parameters = parameters::<A>(&here, &slots);
-            by_counts!(row * work.heads..(row + step) * work.heads, [4 3 2 1], |first, COUNT| {
-                soften_some::<A, COUNT>(&slots, &parameters, first, scratch)
+            let parameters = parameters::<A>(&stored, lanes);
+            by_counts!(queries.clone(), [4 3 2 1], |first, COUNT| {
+                soften_some::<A, COUNT>(lanes, &parameters, first, scratch)
             });
         }
     }
 }
 
-/// [`soften`] for `slots` of the block and `Q` queries from `first` on.
+/// [`soften`] for what is `seen` of the block and `Q` queries from `first` on.
 #[inline(always)]
 unsafe fn soften_some<A: Arithmetic, const Q: usize>(
-    slots: &Range<usize>,
+    seen: &[Lanes; BLOCK],
     parameters: &Option<[Parameters<A::S>; BLOCK]>,
     first: usize,
     scratch: &mut Scratch,
 ) {
-    let (width, tiles) = (scratch.width(), tiles_of(slots));
+    let width = scratch.width();
     // SAFETY: as the caller promised; a line holds the scores of a tile.
     unsafe {
         let (lines, outputs) = (scratch.lines_of::<Q>(first, 0), scratch.outputs::<Q>(first));
         let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
         for i in 0..Q {
-            for tile in tiles.clone() {
-                weights[i][tile] = <A::S as Simd>::load(lines[i].add(tile).cast());
+            for tile in 0..BLOCK {
+                weights[i][tile] = <A::S as Simd>::load(lines[i].wrapping_add(tile).cast());
             }
             let (weights, state) = (&mut weights[i], &mut scratch.states[first + i]);
-            state.soften::<A::S>(weights, slots, parameters.as_ref(), A::SHIFTED, outputs[i], width);
+            state.soften::<A::S>(weights, seen, parameters.as_ref(), A::SHIFTED, outputs[i], width);
         }
-        A::store_weights::<Q>(&weights, &tiles, lines);
+        A::store_weights::<Q>(&weights, lines);
     }
 }
 
-/// Those of the seen slots; numbers in the others too, whatever is stored there.
+/// Those of what is `seen`; numbers in the other lanes too, whatever is stored there.
 #[inline(always)]
 unsafe fn parameters<A: Arithmetic>(
-    here: &[TileAt; BLOCK],
-    slots: &Range<usize>,
+    stored: &[[*const u8; 2]; BLOCK],
+    seen: &[Lanes; BLOCK],
 ) -> Option<[Parameters<A::S>; BLOCK]> {
     if !A::SCALED {
         return None;
@@ -293,13 +284,12 @@ unsafe fn parameters<A: Arithmetic>(
     unsafe {
         let zero = [<A::S as Simd>::splat(0.0); 2];
         let mut all = [Parameters { keys: zero, values: zero }; BLOCK];
-        for tile in tiles_of(slots) {
-            let slots = slots_in(slots, tile);
-            let [keys, values] = here[tile].parameters;
-            let (keys, values) = (A::parameters(keys), A::parameters(values));
+        for tile in 0..BLOCK {
+            let (keys, values) = (A::parameters(stored[tile][KEYS]), A::parameters(stored[tile][VALUES]));
+            let (lanes, keep) = (seen[tile], <A::S as Simd>::keep);
             all[tile] = Parameters {
-                keys: [within::<A::S>(keys[0], &slots, 1.0), within::<A::S>(keys[1], &slots, 0.0)],
-                values: [within::<A::S>(values[0], &slots, 1.0), within::<A::S>(values[1], &slots, 0.0)],
+                keys: [keep(lanes, keys[0], 1.0), keep(lanes, keys[1], 0.0)],
+                values: [keep(lanes, values[0], 1.0), keep(lanes, values[1], 0.0)],
             };
         }
         Some(all)
@@ -312,32 +302,30 @@ unsafe fn add<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
     tile: usize,
     at: &BlockAt,
+    groups: &[Seen],
     runs: &mut Runs<'_, '_>,
     scratch: &mut Scratch,
 ) {
     let rows = tile_at(work, tile, at, scratch).rows[VALUES];
     let mut values = stored::<A::S>(work, rows, runs, scratch.width());
-    let seen = |row| slots(&work.seen(row), tile * TILE, TILE);
     // SAFETY: as the caller promised; scratch has room for what is staged.
     unsafe {
         if STAGED {
             values.staged = scratch.staged();
-            A::stage_values(&values, &(seen(0).start..seen(work.rows - 1).end), scratch.staged());
+            let all = groups[0].slots.start..groups[groups.len() - 1].slots.end;
+            A::stage_values(&values, &slots_in(&all, tile % BLOCK), scratch.staged());
         }
-        // Rows that all see the whole tile go together, others one by one.
-        let whole = |row| seen(row) == (0..TILE);
-        let step = if whole(0) && whole(work.rows - 1) { work.rows } else { 1 };
-        for row in (0..work.rows).step_by(step) {
-            let (slots, queries) = (seen(row), row * work.heads..(row + step) * work.heads);
+        for Seen { queries, slots, .. } in groups {
+            let slots = slots_in(slots, tile % BLOCK);
             if slots.is_empty() {
                 continue;
             }
             if STAGED {
-                by_counts!(queries, [4 1], |query, COUNT| {
+                by_counts!(queries.clone(), [4 1], |query, COUNT| {
                     add_some::<A, COUNT, true>(&values, &slots, query, tile, scratch)
                 });
             } else {
-                by_counts!(queries, [4 3 2 1], |query, COUNT| {
+                by_counts!(queries.clone(), [4 3 2 1], |query, COUNT| {
                     add_some::<A, COUNT, false>(&values, &slots, query, tile, scratch);
                     values.ahead = values.stored;
                 });

@@ -16,6 +16,7 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod paired;
 mod scratch;
+mod seen;
 mod softmax;
 mod tile;
 mod walk;

@@ -41,13 +41,9 @@ pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
 /// # Safety
 /// As [`Arithmetic::store_weights`](super::arithmetic::Arithmetic::store_weights).
 #[inline(always)]
-pub(crate) unsafe fn store_weights<const Q: usize>(
-    weights: &[[__m512; BLOCK]; Q],
-    tiles: &Range<usize>,
-    to: [*mut Line; Q],
-) {
+pub(crate) unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q], to: [*mut Line; Q]) {
     for n in 0..Q {
-        for tile in tiles.clone() {
+        for tile in 0..BLOCK {
             // SAFETY: as the caller promised; a tile has as many weights as fit into its pairs, and a line into more.
             unsafe {
                 let pairs = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(weights[n][tile]));

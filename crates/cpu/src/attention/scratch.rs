@@ -38,7 +38,7 @@ impl Scratch {
     }
 
     pub(crate) fn width(&self) -> usize {
-        self.lines * TILE
+        self.lines.wrapping_mul(TILE)
     }
 
     /// Of `Q` queries from `first` on: `[width]` each.
@@ -56,10 +56,13 @@ impl Scratch {
     #[inline(always)]
     fn rows<const Q: usize>(&mut self, first: usize, behind: usize) -> [*mut f32; Q] {
         assert!(first + Q <= self.queries, "{Q} queries from {first} on of {}", self.queries);
+        // Within the rows, so that nothing overflows.
         let (from, width) = (self.data.as_mut_ptr().cast::<f32>(), self.width());
-        let mut rows = [from; Q];
-        for (i, row) in rows.iter_mut().enumerate() {
-            *row = from.wrapping_add((behind + first + i) * width);
+        let mut row = from.wrapping_add(behind.wrapping_add(first).wrapping_mul(width));
+        let mut rows = [row; Q];
+        for to in &mut rows {
+            *to = row;
+            row = row.wrapping_add(width);
         }
         rows
     }

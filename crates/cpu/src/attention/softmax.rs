@@ -1,11 +1,9 @@
 //! The online softmax, in base 2: scores of a block become weights, and what was summed under a smaller maximum is
 //! scaled down.
 
-use super::arithmetic::{slots_in, tiles_of};
 use super::scratch::Line;
 use super::tile::{BLOCK, TILE};
-use crate::simd::{LANES, Simd};
-use std::ops::Range;
+use crate::simd::{LANES, Lanes, Simd};
 
 /// What is known of one query so far.
 #[derive(Clone, Copy)]
@@ -35,24 +33,9 @@ pub(crate) struct Parameters<S: Simd> {
     pub(crate) values: [S::V; 2],
 }
 
-/// `x` in the lanes of `slots`, `other` in the others.
-#[inline(always)]
-pub(crate) unsafe fn within<S: Simd>(x: S::V, slots: &Range<usize>, other: f32) -> S::V {
-    if *slots == (0..TILE) {
-        return x;
-    }
-    let (mut all, mut kept) = ([0.0; LANES], [other; LANES]);
-    // SAFETY: arrays of LANES.
-    unsafe {
-        S::store(all.as_mut_ptr(), x);
-        kept[slots.clone()].copy_from_slice(&all[slots.clone()]);
-        S::load(kept.as_ptr())
-    }
-}
-
 impl State {
     /// Products with the keys of a block in, weights of its values out; `output`, `[width]`, is what was summed so far.
-    /// Only tiles that hold some of `slots` are read and written.
+    /// What is not `seen` weighs 0, whatever its product.
     ///
     /// # Safety
     /// As [`Simd`].
@@ -60,17 +43,16 @@ impl State {
     pub(crate) unsafe fn soften<S: Simd>(
         &mut self,
         block: &mut [S::V; BLOCK],
-        slots: &Range<usize>,
+        seen: &[Lanes; BLOCK],
         parameters: Option<&[Parameters<S>; BLOCK]>,
         shifted: bool,
         output: *mut f32,
         width: usize,
     ) {
-        let tiles = tiles_of(slots);
         // SAFETY: as the caller promised; lines have LANES numbers.
         unsafe {
             let mut largest = S::splat(f32::NEG_INFINITY);
-            for tile in tiles.clone() {
+            for tile in 0..BLOCK {
                 let mut score = block[tile];
                 if let Some(parameters) = parameters {
                     let keys = &parameters[tile].keys;
@@ -79,14 +61,14 @@ impl State {
                         score = S::fma(S::splat(self.sum), keys[1], score);
                     }
                 }
-                block[tile] = within::<S>(score, &slots_in(slots, tile), f32::NEG_INFINITY);
+                block[tile] = S::keep(seen[tile], score, f32::NEG_INFINITY);
                 largest = S::max(largest, block[tile]);
             }
             if S::any_above(largest, self.largest) {
                 self.rescale::<S>(S::largest(largest), output, width);
             }
             let (mut total, mut shift) = (S::load(self.total.0.as_ptr()), S::load(self.shift.0.as_ptr()));
-            for tile in tiles {
+            for tile in 0..BLOCK {
                 let weight = S::exp2(S::sub(block[tile], S::splat(self.largest)));
                 total = S::add(total, weight);
                 block[tile] = weight;

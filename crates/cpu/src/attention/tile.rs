@@ -99,6 +99,11 @@ impl<'a> HeadPages<'a> {
         (self.arena.wrapping_add(page.index().wrapping_mul(self.page_bytes)), slot)
     }
 
+    /// How far it is from the rows of a head to those of the next.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.page_size * self.row_bytes
+    }
+
     /// Where the tile from `position` on lies, whatever the head.
     #[inline(always)]
     fn base(&self, position: usize) -> Base {

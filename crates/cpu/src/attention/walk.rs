@@ -2,7 +2,7 @@
 
 use super::arithmetic::LINE;
 use super::kernel::Work;
-use super::tile::{BLOCK, Base, TILE, TileAt};
+use super::tile::{BLOCK, Base, TILE};
 use crate::simd::{Asking, Simd};
 use std::ops::Range;
 
@@ -52,12 +52,15 @@ pub(super) struct Runs<'a, 'b> {
     asking: Asking,
     /// From the task of the next run on.
     tasks: &'a [Vec<Work<'b>>],
-    /// Where the next run is.
+    /// Where the next run is, and which tiles of that half of the block come behind it.
     block: usize,
     at: Option<BlockAt>,
     half: usize,
-    tile: usize,
-    head: usize,
+    tiles: Range<usize>,
+    /// The next run, how far it is to that of the next head, and of how many heads there are some.
+    run: *const u8,
+    head_bytes: usize,
+    heads: usize,
     started: bool,
 }
 
@@ -71,8 +74,10 @@ impl<'a, 'b> Runs<'a, 'b> {
             block: 0,
             at: None,
             half: KEYS,
-            tile: 0,
-            head: 0,
+            tiles: 0..0,
+            run: std::ptr::null(),
+            head_bytes: 0,
+            heads: 0,
             started: false,
         }
     }
@@ -108,44 +113,51 @@ impl<'a, 'b> Runs<'a, 'b> {
         if self.asking == Asking::Far {
             look_up::<S>(&self.tasks[0], &at);
         }
-        (self.block, self.half, self.tile) = (block, KEYS, at.tiles.start);
+        (self.block, self.half, self.tiles) = (block, KEYS, at.tiles.clone());
         self.at = Some(at);
     }
 
     /// The run that is to be asked for next, if there is one.
     #[inline(always)]
     pub(super) fn next<S: Simd>(&mut self) -> Option<*const u8> {
-        let (heads, at, half) = (self.tasks.first()?, self.at.as_ref()?, self.half);
-        let run = heads[self.head].pages.tile(at.base(self.tile));
-        if half == KEYS {
-            self.ask_for_parameters::<S>(&run, TILE * heads[0].pages.parameter_bytes);
+        if self.heads == 0 && !self.next_tile::<S>() {
+            return None;
         }
-        self.head += 1;
-        if self.head == heads.len() {
-            (self.head, self.tile) = (0, self.tile + 1);
-            if self.tile == at.tiles.end {
-                self.end_half::<S>();
+        self.heads -= 1;
+        let run = self.run;
+        self.run = run.wrapping_add(self.head_bytes);
+        Some(run)
+    }
+
+    /// Goes on to the next tile, or to the next half, block or task. False if there is none.
+    fn next_tile<S: Simd>(&mut self) -> bool {
+        while let (Some(heads), Some(at)) = (self.tasks.first(), &self.at) {
+            let Some(tile) = self.tiles.next() else {
+                if self.half == KEYS {
+                    (self.half, self.tiles) = (VALUES, at.tiles.clone());
+                } else if at.tiles.end < heads[0].tiles().end {
+                    self.enter::<S>(self.block + 1);
+                } else {
+                    self.begin::<S>(&self.tasks[1..]);
+                }
+                continue;
+            };
+            let pages = &heads[0].pages;
+            self.run = pages.tile(at.base(tile)).rows[self.half];
+            (self.head_bytes, self.heads) = (pages.head_bytes(), heads.len());
+            if self.half == KEYS {
+                self.ask_for_parameters::<S>(heads, at.base(tile));
             }
+            return true;
         }
-        Some(run.rows[half])
+        false
     }
 
-    fn end_half<S: Simd>(&mut self) {
-        let (Some(heads), Some(at)) = (self.tasks.first(), &self.at) else { return };
-        if self.half == KEYS {
-            (self.half, self.tile) = (VALUES, at.tiles.start);
-        } else if at.tiles.end < heads[0].tiles().end {
-            self.enter::<S>(self.block + 1);
-        } else {
-            self.begin::<S>(&self.tasks[1..]);
-        }
-    }
-
-    /// Those of a tile, `bytes` each: in one line, or in two.
-    #[inline(always)]
-    fn ask_for_parameters<S: Simd>(&self, tile: &TileAt, bytes: usize) {
-        if bytes > 0 {
-            for parameters in tile.parameters {
+    /// Those of a tile: a head's in one line, or in two.
+    fn ask_for_parameters<S: Simd>(&self, heads: &[Work<'_>], base: &Base) {
+        let bytes = TILE * heads[0].pages.parameter_bytes;
+        for work in heads.iter().filter(|_| bytes > 0) {
+            for parameters in work.pages.tile(base).parameters {
                 // SAFETY: a hint; the level is that of the kernel which calls this.
                 unsafe {
                     S::prefetch(parameters, self.asking);

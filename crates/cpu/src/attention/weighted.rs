@@ -95,16 +95,12 @@ unsafe fn quarters(x: __m512) -> [__m512; 4] {
 /// # Safety
 /// As [`Arithmetic::store_weights`](super::arithmetic::Arithmetic::store_weights).
 #[inline(always)]
-pub(crate) unsafe fn store_weights<const Q: usize>(
-    weights: &[[__m512; BLOCK]; Q],
-    tiles: &Range<usize>,
-    to: [*mut Line; Q],
-) {
+pub(crate) unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q], to: [*mut Line; Q]) {
     // SAFETY: as the caller promised.
     unsafe {
         let mut four = [_mm512_setzero_ps(); 4];
         for n in 0..Q {
-            for tile in tiles.clone() {
+            for tile in 0..BLOCK {
                 four[n] = _mm512_max_ps(four[n], weights[n][tile]);
             }
         }
@@ -114,7 +110,7 @@ pub(crate) unsafe fn store_weights<const Q: usize>(
         let scales = quarters(_mm512_div_ps(_mm512_set1_ps(LARGEST), largest));
         let factors = quarters(_mm512_mul_ps(largest, _mm512_set1_ps(1.0 / LARGEST)));
         for n in 0..Q {
-            for tile in tiles.clone() {
+            for tile in 0..BLOCK {
                 let x = _mm512_cvtps_epi32(_mm512_mul_ps(weights[n][tile], scales[n]));
                 let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(x));
                 let to = &mut *to[n].add(tile).cast::<Weights>();

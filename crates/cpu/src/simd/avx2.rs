@@ -1,5 +1,4 @@
-use super::Asking;
-use super::Simd;
+use super::{Asking, Lanes, Simd};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
@@ -69,6 +68,16 @@ impl Simd for Avx2 {
     unsafe fn fma(a: V, b: V, c: V) -> V {
         // SAFETY: instructions only.
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn keep(lanes: Lanes, x: V, other: f32) -> V {
+        // SAFETY: instructions only.
+        from_fn(|i| unsafe {
+            let bits = _mm256_sllv_epi32(_mm256_set1_epi32(1), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            let kept = _mm256_and_si256(_mm256_set1_epi32(i32::from(lanes) >> (i * 8)), bits);
+            let kept = _mm256_castsi256_ps(_mm256_cmpeq_epi32(kept, bits));
+            _mm256_blendv_ps(_mm256_set1_ps(other), x[i], kept)
+        })
     }
     #[inline(always)]
     unsafe fn zero_below(x: V, limit: f32, y: V) -> V {

@@ -1,5 +1,4 @@
-use super::Asking;
-use super::Simd;
+use super::{Asking, Lanes, Simd};
 use std::arch::x86_64::*;
 
 /// AVX-512 F, BW, DQ and VL: sixteen lanes.
@@ -82,6 +81,11 @@ impl Simd for Avx512 {
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: instructions only.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn keep(lanes: Lanes, x: __m512, other: f32) -> __m512 {
+        // SAFETY: instructions only.
+        unsafe { _mm512_mask_mov_ps(_mm512_set1_ps(other), lanes, x) }
     }
     #[inline(always)]
     unsafe fn zero_below(x: __m512, limit: f32, y: __m512) -> __m512 {

@@ -20,6 +20,8 @@ pub(crate) use portable::Portable;
 
 /// Numbers in a vector, at every level.
 pub(crate) const LANES: usize = 16;
+/// Some of them: bit `i` stands for lane `i`.
+pub(crate) type Lanes = u16;
 /// Added to and taken from a number below 2²² in magnitude, it leaves the nearest integer. What it is added to has that
 /// integer and 127 in its low bits: a power's exponent as an f32 has it.
 const ROUND: f32 = 12_582_912.0 + 127.0;
@@ -49,6 +51,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once where the level can.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `x` in these lanes, `other` in the others.
+    unsafe fn keep(lanes: Lanes, x: Self::V, other: f32) -> Self::V;
     /// `y` where `x >= limit` or is not a number, 0 elsewhere.
     unsafe fn zero_below(x: Self::V, limit: f32, y: Self::V) -> Self::V;
     /// `y · 2^n` for `n` from -126 to 0, where `n + 127` is the integer in the low bits of `rounded`. The power is a

@@ -1,5 +1,4 @@
-use super::Asking;
-use super::{LANES, Simd};
+use super::{Asking, LANES, Lanes, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
 
@@ -68,6 +67,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn fma(a: V, b: V, c: V) -> V {
         from_fn(|i| fused(a[i], b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn keep(lanes: Lanes, x: V, other: f32) -> V {
+        from_fn(|i| if lanes & (1 << i) == 0 { other } else { x[i] })
     }
     #[inline(always)]
     unsafe fn zero_below(x: V, limit: f32, y: V) -> V {

@@ -85,6 +85,16 @@ fn check_pairs<S: Simd>() {
     }
 }
 
+fn check_keep<S: Simd>() {
+    for lanes in [0, 1, 0x80, 0x100, 0x8000, 0x7ffe, 0x0ff0, Lanes::MAX] {
+        let numbers: [f32; LANES] = std::array::from_fn(|i| i as f32);
+        // SAFETY: LANES elements.
+        let got = vector::<S>(|| unsafe { S::keep(lanes, S::load(numbers.as_ptr()), -1.0) });
+        let want = numbers.map(|x| if lanes & (1 << x as usize) == 0 { -1.0 } else { x });
+        assert_eq!(got, want, "{lanes:#x}");
+    }
+}
+
 /// Runs a check for every level that the machine has.
 macro_rules! at_every_level {
     ($check:ident) => {
@@ -125,4 +135,9 @@ fn the_largest_lane_is_found() {
 #[test]
 fn pairs_come_apart() {
     at_every_level!(check_pairs);
+}
+
+#[test]
+fn lanes_that_are_kept_are_kept() {
+    at_every_level!(check_keep);
 }
