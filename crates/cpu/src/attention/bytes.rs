@@ -1,6 +1,6 @@
 //! Rows of bytes in the orders in which they are multiplied, for AVX-512.
 
-use super::arithmetic::Tile;
+use super::arithmetic::{ABREAST, Tiles};
 use crate::keys::{FOUR, last_elements};
 use crate::simd::{Avx512, LANES, Simd};
 use std::arch::x86_64::*;
@@ -41,34 +41,50 @@ pub(crate) fn fours(dim: usize) -> usize {
     dim.div_ceil(FOUR)
 }
 
-/// Elements `4 i..` of sixteen keys, four a lane, all of which they have.
+/// Elements `4 i..` of the sixteen keys of each tile, four a lane, all of which they have.
 ///
 /// # Safety
 /// AVX-512 F; the keys are readable.
 #[inline(always)]
-pub(crate) unsafe fn whole_keys(tile: &Tile, i: usize) -> __m512i {
-    let at = i * FOUR * LANES;
+pub(crate) unsafe fn whole_keys(tiles: &Tiles, i: usize) -> [__m512i; ABREAST] {
+    let at = i.wrapping_mul(FOUR * LANES);
+    // No closure: it would not have the instructions.
+    let [first, second] = tiles.stored;
     // SAFETY: as the caller promised.
     unsafe {
-        tile.fetch::<Avx512>(at);
-        _mm512_loadu_si512(tile.stored.add(at).cast())
+        [
+            _mm512_loadu_si512(first.wrapping_add(at).cast()),
+            _mm512_loadu_si512(second.wrapping_add(at).cast()),
+        ]
     }
 }
 
-/// Elements `4 i..` of sixteen keys, four a lane; 0 behind the end of the keys.
+/// The same; 0 behind the end of the keys.
 ///
 /// # Safety
 /// AVX-512 F; the keys are readable.
 #[inline(always)]
-pub(crate) unsafe fn keys(tile: &Tile, i: usize) -> __m512i {
+pub(crate) unsafe fn keys(tiles: &Tiles, i: usize) -> [__m512i; ABREAST] {
+    let dim = tiles.shape.dim;
     // SAFETY: as the caller promised.
     unsafe {
-        if i < tile.shape.dim / FOUR {
-            whole_keys(tile, i)
-        } else {
-            _mm512_loadu_si512(last_elements(tile.stored, tile.shape.dim, 1).as_ptr().cast())
+        if i < dim / FOUR {
+            return whole_keys(tiles, i);
         }
+        let last = tiles.stored.map(|stored| last_elements(stored, dim, 1));
+        [_mm512_loadu_si512(last[0].as_ptr().cast()), _mm512_loadu_si512(last[1].as_ptr().cast())]
     }
+}
+
+/// Part `i` of what is staged of each tile.
+///
+/// # Safety
+/// There is as much.
+#[inline(always)]
+pub(crate) unsafe fn staged<T: Copy>(tiles: &Tiles, i: usize) -> [T; ABREAST] {
+    let [first, second] = tiles.staged;
+    // SAFETY: as the caller promised.
+    unsafe { [first.cast::<T>().wrapping_add(i).read(), second.cast::<T>().wrapping_add(i).read()] }
 }
 
 /// Brings a chunk of an output in order, whose vector `m` has the elements `4 m..` of every sixteen.

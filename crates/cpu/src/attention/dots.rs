@@ -7,12 +7,12 @@
 //! - Scales are lifted, so that rows with magnitudes from about 1.2e17 on (which f16 does not hold, either) count as
 //!   infinite.
 //!
-//! A lane is a position; a score is summed in four parts, every fourth pair of elements each.
+//! A lane is a position; a score is summed in two parts, every second pair of elements each.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Tile};
-use super::bytes::{CHUNK, fours, keys, query_part, whole_keys};
+use super::arithmetic::{ABREAST, Arithmetic, Tiles};
+use super::bytes::{CHUNK, fours, keys, query_part, staged, whole_keys};
 use super::e4m3::{UNIT, words};
 use super::paired;
 use super::scratch::Line;
@@ -96,52 +96,49 @@ impl Arithmetic for Dots {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
-        // SAFETY: a tile's rows are readable; scratch has room for two bytes an element, and more, from a `Line` on.
+    unsafe fn stage_keys(tiles: &Tiles) {
+        // SAFETY: the tiles' rows are readable; scratch has room for two bytes an element, and more, from a `Line` on.
         unsafe {
-            for i in 0..fours(tile.shape.dim) {
-                to.cast::<[__m512i; 2]>().add(i).write(words(keys(tile, i)));
+            let mut ahead = tiles.ahead;
+            for i in 0..fours(tiles.shape.dim) {
+                ahead.ask::<Avx512>(1);
+                let keys = keys(tiles, i);
+                for t in 0..ABREAST {
+                    tiles.staged[t].cast::<[__m512i; 2]>().add(i).write(words(keys[t]));
+                }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_values(tiles: &Tiles, slots: &[Range<usize>; ABREAST]) {
         // SAFETY: as the caller promised.
-        unsafe { paired::stage(tile, slots, to) }
+        unsafe { paired::stage(tiles, slots) }
     }
 
     #[inline(always)]
     unsafe fn scores<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
+        tiles: &Tiles,
         queries: [*const f32; Q],
-    ) -> [__m512; Q] {
+    ) -> [[__m512; Q]; ABREAST] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
-            let (count, whole) = (fours(tile.shape.dim), tile.shape.dim / FOUR / 2 * 2);
-            // Adding takes several times as long as it is until the next may begin: the more sums the better.
-            let [mut even, mut odd] = [Products::new(), Products::new()];
-            for i in (0..whole).step_by(2) {
-                if STAGED {
-                    even.add(&queries, staged(tile, i), i * FOUR);
-                    odd.add(&queries, staged(tile, i + 1), (i + 1) * FOUR);
-                } else {
-                    even.add(&queries, words(whole_keys(tile, i)), i * FOUR);
-                    odd.add(&queries, words(whole_keys(tile, i + 1)), (i + 1) * FOUR);
+            let (mut sums, mut ahead) = (Products::new(), tiles.ahead);
+            let (count, whole) = (fours(tiles.shape.dim), tiles.shape.dim / FOUR);
+            for i in 0..whole {
+                if !STAGED {
+                    ahead.ask::<Avx512>(1);
                 }
+                sums.add(&queries, if STAGED { staged(tiles, i) } else { both(whole_keys(tiles, i)) }, i);
             }
             for i in whole..count {
-                let keys = if STAGED { staged(tile, i) } else { words(keys(tile, i)) };
-                if i % 2 == 0 {
-                    even.add(&queries, keys, i * FOUR);
-                } else {
-                    odd.add(&queries, keys, i * FOUR);
-                }
+                sums.add(&queries, if STAGED { staged(tiles, i) } else { both(keys(tiles, i)) }, i);
             }
-            let mut scores = [_mm512_setzero_ps(); Q];
-            for n in 0..Q {
-                let [even, odd] = [even, odd].map(|sums| _mm512_add_ps(sums.first[n], sums.second[n]));
-                scores[n] = _mm512_add_ps(even, odd);
+            let mut scores = [[_mm512_setzero_ps(); Q]; ABREAST];
+            for t in 0..ABREAST {
+                for n in 0..Q {
+                    scores[t][n] = _mm512_add_ps(sums.first[t][n], sums.second[t][n]);
+                }
             }
             scores
         }
@@ -155,13 +152,19 @@ impl Arithmetic for Dots {
 
     #[inline(always)]
     unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
-        _slots: &Range<usize>,
+        tiles: &Tiles,
+        _slots: &[Range<usize>; ABREAST],
         weights: [*const Line; Q],
         outputs: [*mut f32; Q],
     ) {
         // SAFETY: as the caller promised; what is not seen weighs 0.
-        unsafe { paired::add_values::<Q, STAGED>(tile, weights, outputs) }
+        unsafe { paired::add_values::<Q, STAGED>(tiles, weights, outputs) }
+    }
+
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R {
+        f()
     }
 
     #[inline(always)]
@@ -171,18 +174,18 @@ impl Arithmetic for Dots {
     }
 }
 
-/// Four elements of sixteen keys that are staged.
+/// Four elements of the sixteen keys of each tile, as they are multiplied.
 #[inline(always)]
-unsafe fn staged(tile: &Tile, i: usize) -> [__m512i; 2] {
-    // SAFETY: as the caller promised: staged keys have as many.
-    unsafe { tile.staged.cast::<[__m512i; 2]>().add(i).read() }
+unsafe fn both([first, second]: [__m512i; ABREAST]) -> [[__m512i; 2]; ABREAST] {
+    // SAFETY: AVX-512 BW.
+    unsafe { [words(first), words(second)] }
 }
 
-/// Sums of products of queries with sixteen keys: of the first and third of every four elements, and of the others.
-#[derive(Clone, Copy)]
+/// Sums of products of queries with the sixteen keys of each tile: of the first and third of every four elements, and of the
+/// others.
 struct Products<const Q: usize> {
-    first: [__m512; Q],
-    second: [__m512; Q],
+    first: [[__m512; Q]; ABREAST],
+    second: [[__m512; Q]; ABREAST],
 }
 
 impl<const Q: usize> Products<Q> {
@@ -190,21 +193,23 @@ impl<const Q: usize> Products<Q> {
     unsafe fn new() -> Self {
         // SAFETY: AVX-512 F.
         unsafe {
-            let zero = _mm512_setzero_ps();
-            Self { first: [zero; Q], second: [zero; Q] }
+            let zero = [[_mm512_setzero_ps(); Q]; ABREAST];
+            Self { first: zero, second: zero }
         }
     }
 
-    /// Adds those of the elements from `at` on: four of each key.
+    /// Adds those of elements `4 i..`.
     #[inline(always)]
-    unsafe fn add(&mut self, queries: &[*const f32; Q], keys: [__m512i; 2], at: usize) {
+    unsafe fn add(&mut self, queries: &[*const f32; Q], keys: [[__m512i; 2]; ABREAST], i: usize) {
         // SAFETY: as the caller promised: four elements of each query.
         unsafe {
             for n in 0..Q {
-                let pairs = queries[n].cast::<u16>().wrapping_add(at).cast::<i32>();
-                self.first[n] = dot(self.first[n], keys[0], _mm512_set1_epi32(pairs.read()));
-                self.second[n] =
-                    dot(self.second[n], keys[1], _mm512_set1_epi32(pairs.wrapping_add(1).read()));
+                let [first, second] = queries[n].cast::<[i32; 2]>().wrapping_add(i).read();
+                let (first, second) = (_mm512_set1_epi32(first), _mm512_set1_epi32(second));
+                for t in 0..ABREAST {
+                    self.first[t][n] = dot(self.first[t][n], keys[t][0], first);
+                    self.second[t][n] = dot(self.second[t][n], keys[t][1], second);
+                }
             }
         }
     }

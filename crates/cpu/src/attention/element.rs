@@ -41,11 +41,12 @@ pub(crate) trait Element: Copy + 'static {
 #[inline(always)]
 unsafe fn apart(p: *const u8) -> [[u8; LANES]; FOUR] {
     // SAFETY: as the caller promised.
-    let parts = unsafe { p.cast::<[[u8; FOUR]; LANES]>().read_unaligned() };
+    let keys = unsafe { p.cast::<[[u8; FOUR]; LANES]>().read_unaligned() };
     let mut apart = [[0; LANES]; FOUR];
-    for (i, part) in parts.iter().enumerate() {
-        for (j, byte) in part.iter().enumerate() {
-            apart[j][i] = *byte;
+    // By shifts of whole words, which are instructions on vectors.
+    for (j, apart) in apart.iter_mut().enumerate() {
+        for (key, byte) in keys.iter().zip(apart) {
+            *byte = (u32::from_le_bytes(*key) >> (8 * j)) as u8;
         }
     }
     apart

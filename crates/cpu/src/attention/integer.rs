@@ -1,15 +1,15 @@
 //! Products of bytes, for int8 on processors with VNNI: four multiply-adds a lane where f32 has one.
 //!
 //! - A query is rounded to fifteen bits and a sign, relative to its largest element; once.
-//! - The weights of a tile are rounded to sixteen bits, relative to their largest; by every query for itself.
+//! - The weights of a block are rounded to sixteen bits, relative to their largest; by every query for itself.
 //!
 //! Sixteen bits are two bytes: a product takes two of bytes. A lane is a position, and sums of integers are exact: their
 //! order does not matter.
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::{Arithmetic, Tile};
-use super::bytes::{CHUNK, fours, in_order, keys, query_part, whole_keys};
+use super::arithmetic::{ABREAST, Arithmetic, Tiles};
+use super::bytes::{CHUNK, fours, in_order, keys, query_part, staged, whole_keys};
 use super::element::{Element, Int8};
 use super::scratch::Line;
 use super::softmax::State;
@@ -84,37 +84,44 @@ impl Arithmetic for Integer {
     }
 
     #[inline(always)]
-    unsafe fn stage_keys(tile: &Tile, to: *mut f32) {
-        // SAFETY: a tile's rows are readable; scratch has room for a byte an element, and more, from a `Line` on.
+    unsafe fn stage_keys(tiles: &Tiles) {
+        // SAFETY: the tiles' rows are readable; scratch has room for a byte an element, and more, from a `Line` on.
         unsafe {
-            for i in 0..fours(tile.shape.dim) {
-                to.cast::<__m512i>().add(i).write(keys(tile, i));
+            let mut ahead = tiles.ahead;
+            for i in 0..fours(tiles.shape.dim) {
+                ahead.ask::<Avx512>(1);
+                let keys = keys(tiles, i);
+                for t in 0..ABREAST {
+                    tiles.staged[t].cast::<__m512i>().add(i).write(keys[t]);
+                }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn stage_values(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
+    unsafe fn stage_values(tiles: &Tiles, slots: &[Range<usize>; ABREAST]) {
         // SAFETY: as the caller promised.
-        unsafe { weighted::stage(tile, slots, to) }
+        unsafe { weighted::stage(tiles, slots) }
     }
 
     #[inline(always)]
     unsafe fn scores<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
+        tiles: &Tiles,
         queries: [*const f32; Q],
-    ) -> [__m512; Q] {
+    ) -> [[__m512; Q]; ABREAST] {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
-            let queries = queries.map(|query| Query::new(query.cast_mut(), tile.shape.width));
-            let mut sums = Products::new();
-            let (count, whole) = (fours(tile.shape.dim), tile.shape.dim / FOUR);
-            let staged = |i: usize| tile.staged.cast::<__m512i>().wrapping_add(i).read();
+            let queries = queries.map(|query| Query::new(query.cast_mut(), tiles.shape.width));
+            let (mut sums, mut ahead) = (Products::new(), tiles.ahead);
+            let (count, whole) = (fours(tiles.shape.dim), tiles.shape.dim / FOUR);
             for i in 0..whole {
-                sums.add(&queries, if STAGED { staged(i) } else { whole_keys(tile, i) }, i * FOUR);
+                if !STAGED {
+                    ahead.ask::<Avx512>(1);
+                }
+                sums.add(&queries, if STAGED { staged(tiles, i) } else { whole_keys(tiles, i) }, i);
             }
             for i in whole..count {
-                sums.add(&queries, if STAGED { staged(i) } else { keys(tile, i) }, i * FOUR);
+                sums.add(&queries, if STAGED { staged(tiles, i) } else { keys(tiles, i) }, i);
             }
             sums.finish(&queries)
         }
@@ -128,13 +135,19 @@ impl Arithmetic for Integer {
 
     #[inline(always)]
     unsafe fn add_values<const Q: usize, const STAGED: bool>(
-        tile: &Tile,
-        _slots: &Range<usize>,
+        tiles: &Tiles,
+        _slots: &[Range<usize>; ABREAST],
         weights: [*const Line; Q],
         outputs: [*mut f32; Q],
     ) {
         // SAFETY: as the caller promised; what is not seen weighs 0.
-        unsafe { weighted::add_values::<Q, STAGED>(tile, weights, outputs) }
+        unsafe { weighted::add_values::<Q, STAGED>(tiles, weights, outputs) }
+    }
+
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R {
+        f()
     }
 
     #[inline(always)]
@@ -155,42 +168,47 @@ impl Arithmetic for Integer {
     }
 }
 
-/// Sums of products of queries with sixteen keys, by high and by low bytes.
+/// Sums of products of queries with the sixteen keys of each tile, by high and by low bytes.
 struct Products<const Q: usize> {
-    high: [__m512i; Q],
-    low: [__m512i; Q],
+    high: [[__m512i; Q]; ABREAST],
+    low: [[__m512i; Q]; ABREAST],
 }
 
 impl<const Q: usize> Products<Q> {
     #[inline(always)]
     unsafe fn new() -> Self {
         // SAFETY: AVX-512 F.
-        let zero = unsafe { _mm512_setzero_si512() };
-        Self { high: [zero; Q], low: [zero; Q] }
+        let zero = unsafe { [[_mm512_setzero_si512(); Q]; ABREAST] };
+        Self { high: zero, low: zero }
     }
 
-    /// Adds those of the elements from `at` on: four of each key.
+    /// Adds those of elements `4 i..`.
     #[inline(always)]
-    unsafe fn add(&mut self, queries: &[Query; Q], keys: __m512i, at: usize) {
+    unsafe fn add(&mut self, queries: &[Query; Q], keys: [__m512i; ABREAST], i: usize) {
         // SAFETY: as the caller promised.
         unsafe {
             for n in 0..Q {
-                let [h, l] = queries[n].load(at);
-                self.high[n] = _mm512_dpbusd_epi32(self.high[n], keys, h);
-                self.low[n] = _mm512_dpbusd_epi32(self.low[n], keys, l);
+                let [h, l] = queries[n].load(i.wrapping_mul(FOUR));
+                for t in 0..ABREAST {
+                    self.high[t][n] = _mm512_dpbusd_epi32(self.high[t][n], keys[t], h);
+                    self.low[t][n] = _mm512_dpbusd_epi32(self.low[t][n], keys[t], l);
+                }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn finish(&self, queries: &[Query; Q]) -> [__m512; Q] {
+    unsafe fn finish(&self, queries: &[Query; Q]) -> [[__m512; Q]; ABREAST] {
         // SAFETY: as the caller promised.
         unsafe {
-            let mut scores = [_mm512_setzero_ps(); Q];
+            let mut scores = [[_mm512_setzero_ps(); Q]; ABREAST];
             for n in 0..Q {
-                // Where a sum overflows, the difference is right all the same.
-                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(self.high[n]), self.low[n]);
-                scores[n] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(queries[n].shift())));
+                let shift = _mm512_set1_epi32(queries[n].shift());
+                for t in 0..ABREAST {
+                    // Where a sum overflows, the difference is right all the same.
+                    let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(self.high[t][n]), self.low[t][n]);
+                    scores[t][n] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, shift));
+                }
             }
             scores
         }

@@ -4,7 +4,7 @@
 //! What positions that the row does not see hold never matters. None of this depends on how queries are blocked, so
 //! neither do the bits.
 
-use super::arithmetic::{Arithmetic, Shape, Tile, slots_in};
+use super::arithmetic::{ABREAST, Ahead, Arithmetic, Shape, Tiles, slots_in};
 use super::scratch::Scratch;
 use super::seen::Seen;
 use super::softmax::Parameters;
@@ -58,9 +58,9 @@ macro_rules! by_counts {
     }};
 }
 
-/// Computes a task, some kv heads of the same rows, block by block: the scores of a block's keys, tile by tile of all
-/// heads, then what they weigh, then the weighted values, tile by tile again. What the thread reads next is asked for
-/// meanwhile: `runs` tells.
+/// Computes a task, some kv heads of the same rows, block by block: the scores of a block's keys, two tiles of all heads after
+/// another, then what they weigh and the weighted values, two tiles after another again. What the thread reads next is asked
+/// for meanwhile: `runs` tells.
 ///
 /// # Safety
 /// As [`Arithmetic`]; the pointers of the heads are valid for their shapes, and no other task writes to their `out`; the
@@ -102,18 +102,18 @@ unsafe fn fold<A: Arithmetic, const STAGED: bool>(
 ) {
     // SAFETY: as the caller promised.
     unsafe {
-        for tile in at.tiles.clone() {
+        for tiles in at.abreast() {
             for (work, scratch) in heads.iter().zip(&mut *all) {
-                score::<A, STAGED>(work, tile, at, groups, runs, scratch);
+                score::<A, STAGED>(work, tiles, at, groups, runs, scratch);
             }
         }
-        for tile in at.tiles.clone() {
+        for (i, tiles) in at.abreast().enumerate() {
             for (work, scratch) in heads.iter().zip(&mut *all) {
                 // Not of all heads before: memory would have nothing to do meanwhile.
-                if tile == at.tiles.start {
+                if i == 0 {
                     soften::<A>(work, at, groups, scratch);
                 }
-                add::<A, STAGED>(work, tile, at, groups, runs, scratch);
+                add::<A, STAGED>(work, tiles, at, groups, runs, scratch);
             }
         }
     }
@@ -155,9 +155,10 @@ unsafe fn store_outputs<A: Arithmetic>(work: &Work<'_>, scratch: &mut Scratch) {
     }
 }
 
-/// Where a tile of a head lies: in its page, or copied to scratch.
+/// Where a tile of a head lies, or the nearest that is seen: in its page, or copied to scratch.
 #[inline(always)]
 fn tile_at(work: &Work<'_>, tile: usize, at: &BlockAt, scratch: &mut Scratch) -> TileAt {
+    let tile = at.nearest(tile);
     if work.pages.whole_tiles() {
         work.pages.tile(at.base(tile))
     } else {
@@ -165,19 +166,30 @@ fn tile_at(work: &Work<'_>, tile: usize, at: &BlockAt, scratch: &mut Scratch) ->
     }
 }
 
-/// Keys or values of a tile as they are stored; while they are read the next of `runs` is asked for.
+/// Keys or values of tiles as they are stored; while they are read the next of `runs` are asked for.
 #[inline(always)]
-fn stored<S: Simd>(work: &Work<'_>, rows: *const u8, runs: &mut Runs<'_, '_>, width: usize) -> Tile {
-    let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width };
-    let (staged, ahead) = (std::ptr::null(), runs.next::<S>().unwrap_or(rows));
-    Tile { stored: rows, staged, ahead, asking: runs.asking(), shape }
+fn stored<S: Simd>(
+    work: &Work<'_>,
+    half: usize,
+    tiles: [usize; ABREAST],
+    at: &BlockAt,
+    runs: &mut Runs<'_, '_>,
+    scratch: &mut Scratch,
+) -> Tiles {
+    let [first, second] = tiles;
+    let stored =
+        [tile_at(work, first, at, scratch).rows[half], tile_at(work, second, at, scratch).rows[half]];
+    let shape = Shape { row_bytes: work.pages.row_bytes, dim: work.dim, width: scratch.width() };
+    let staged = if scratch.stages { scratch.staged() } else { [std::ptr::null_mut(); ABREAST] };
+    let ahead = runs.next::<S>().unwrap_or(Ahead::in_turn(stored, runs.asking()));
+    Tiles { stored, staged, ahead, shape }
 }
 
-/// Scores of a tile's keys, with all queries that see some of them: others may be anything.
+/// Scores of the tiles' keys, with all queries that see some of them: others may be anything.
 #[inline(always)]
 unsafe fn score<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
-    tile: usize,
+    tiles: [usize; ABREAST],
     at: &BlockAt,
     groups: &[Seen],
     runs: &mut Runs<'_, '_>,
@@ -185,43 +197,48 @@ unsafe fn score<A: Arithmetic, const STAGED: bool>(
 ) {
     // SAFETY: as the caller promised; scratch has room for copies and for what is staged.
     unsafe {
-        if !work.pages.whole_tiles() {
+        for tile in tiles.into_iter().filter(|tile| !work.pages.whole_tiles() && at.tiles.contains(tile)) {
             work.pages.copy(tile, scratch.copied(tile % BLOCK, work.pages.copy_bytes()));
         }
-        let rows = tile_at(work, tile, at, scratch).rows[KEYS];
-        let mut keys = stored::<A::S>(work, rows, runs, scratch.width());
+        let mut keys = stored::<A::S>(work, KEYS, tiles, at, runs, scratch);
         let queries = groups[0].queries.start..groups[groups.len() - 1].queries.end;
         if STAGED {
-            keys.staged = scratch.staged();
-            A::stage_keys(&keys, scratch.staged());
+            A::stage_keys(&keys);
             by_counts!(queries, [4 1], |query, COUNT| {
-                score_some::<A, COUNT, true>(&keys, query, tile, scratch)
+                score_some::<A, COUNT, true>(&keys, query, tiles[0], scratch)
             });
         } else {
             by_counts!(queries, [4 3 2 1], |query, COUNT| {
-                score_some::<A, COUNT, false>(&keys, query, tile, scratch);
-                keys.ahead = keys.stored;
+                score_some::<A, COUNT, false>(&keys, query, tiles[0], scratch);
+                keys.ahead = keys.ahead.none(keys.stored);
             });
         }
     }
 }
 
-/// [`score`] for `Q` queries from `first` on.
+/// [`score`] for `Q` queries from `first` on and the tiles from `tile` on.
 #[inline(always)]
 unsafe fn score_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
-    keys: &Tile,
+    keys: &Tiles,
     first: usize,
     tile: usize,
     scratch: &mut Scratch,
 ) {
+    let queries = scratch.queries::<Q>(first).map(|query| query.cast_const());
+    let lines = scratch.lines_of::<Q>(first, tile % BLOCK);
     // SAFETY: as the caller promised; a line holds the scores of a tile.
     unsafe {
-        let scores =
-            A::scores::<Q, STAGED>(keys, scratch.queries::<Q>(first).map(|query| query.cast_const()));
-        let lines = scratch.lines_of::<Q>(first, tile % BLOCK);
-        for i in 0..Q {
-            <A::S as Simd>::store(lines[i].cast(), scores[i]);
-        }
+        A::apart(
+            #[inline(always)]
+            || {
+                let scores = A::scores::<Q, STAGED>(keys, queries);
+                for (t, scores) in scores.into_iter().enumerate() {
+                    for i in 0..Q {
+                        <A::S as Simd>::store(lines[i].add(t).cast(), scores[i]);
+                    }
+                }
+            },
+        );
     }
 }
 
@@ -232,17 +249,21 @@ unsafe fn soften<A: Arithmetic>(work: &Work<'_>, at: &BlockAt, groups: &[Seen], 
     let mut stored = [[std::ptr::null(); 2]; BLOCK];
     if A::SCALED {
         for (i, stored) in stored.iter_mut().enumerate() {
-            let tile = (first + i).clamp(at.tiles.start, at.tiles.end - 1);
-            *stored = tile_at(work, tile, at, scratch).parameters;
+            *stored = tile_at(work, first + i, at, scratch).parameters;
         }
     }
     for Seen { queries, lanes, .. } in groups {
         // SAFETY: as the caller promised.
         unsafe {
-            let parameters = parameters::<A>(&stored, lanes);
-            by_counts!(queries.clone(), [4 3 2 1], |first, COUNT| {
-                soften_some::<A, COUNT>(lanes, &parameters, first, scratch)
-            });
+            A::apart(
+                #[inline(always)]
+                || {
+                    let parameters = parameters::<A>(&stored, lanes);
+                    by_counts!(queries.clone(), [4 3 2 1], |first, COUNT| {
+                        soften_some::<A, COUNT>(lanes, &parameters, first, scratch)
+                    });
+                },
+            );
         }
     }
 }
@@ -261,8 +282,8 @@ unsafe fn soften_some<A: Arithmetic, const Q: usize>(
         let (lines, outputs) = (scratch.lines_of::<Q>(first, 0), scratch.outputs::<Q>(first));
         let mut weights = [[<A::S as Simd>::splat(0.0); BLOCK]; Q];
         for i in 0..Q {
-            for tile in 0..BLOCK {
-                weights[i][tile] = <A::S as Simd>::load(lines[i].wrapping_add(tile).cast());
+            for (tile, weights) in weights[i].iter_mut().enumerate() {
+                *weights = <A::S as Simd>::load(lines[i].wrapping_add(tile).cast());
             }
             let (weights, state) = (&mut weights[i], &mut scratch.states[first + i]);
             state.soften::<A::S>(weights, seen, parameters.as_ref(), A::SHIFTED, outputs[i], width);
@@ -296,54 +317,58 @@ unsafe fn parameters<A: Arithmetic>(
     }
 }
 
-/// Adds a tile's values to the outputs, weighted.
+/// Adds the tiles' values to the outputs, weighted.
 #[inline(always)]
 unsafe fn add<A: Arithmetic, const STAGED: bool>(
     work: &Work<'_>,
-    tile: usize,
+    tiles: [usize; ABREAST],
     at: &BlockAt,
     groups: &[Seen],
     runs: &mut Runs<'_, '_>,
     scratch: &mut Scratch,
 ) {
-    let rows = tile_at(work, tile, at, scratch).rows[VALUES];
-    let mut values = stored::<A::S>(work, rows, runs, scratch.width());
+    let mut values = stored::<A::S>(work, VALUES, tiles, at, runs, scratch);
     // SAFETY: as the caller promised; scratch has room for what is staged.
     unsafe {
         if STAGED {
-            values.staged = scratch.staged();
             let all = groups[0].slots.start..groups[groups.len() - 1].slots.end;
-            A::stage_values(&values, &slots_in(&all, tile % BLOCK), scratch.staged());
+            A::stage_values(&values, &tiles.map(|tile| slots_in(&all, tile % BLOCK)));
         }
         for Seen { queries, slots, .. } in groups {
-            let slots = slots_in(slots, tile % BLOCK);
-            if slots.is_empty() {
+            let slots = tiles.map(|tile| slots_in(slots, tile % BLOCK));
+            if slots.iter().all(Range::is_empty) {
                 continue;
             }
             if STAGED {
                 by_counts!(queries.clone(), [4 1], |query, COUNT| {
-                    add_some::<A, COUNT, true>(&values, &slots, query, tile, scratch)
+                    add_some::<A, COUNT, true>(&values, &slots, query, tiles[0], scratch)
                 });
             } else {
                 by_counts!(queries.clone(), [4 3 2 1], |query, COUNT| {
-                    add_some::<A, COUNT, false>(&values, &slots, query, tile, scratch);
-                    values.ahead = values.stored;
+                    add_some::<A, COUNT, false>(&values, &slots, query, tiles[0], scratch);
+                    values.ahead = values.ahead.none(values.stored);
                 });
             }
         }
     }
 }
 
-/// [`add`] for `slots` of the tile and `Q` queries from `first` on.
+/// [`add`] for `slots` of the tiles from `tile` on and `Q` queries from `first` on.
 #[inline(always)]
 unsafe fn add_some<A: Arithmetic, const Q: usize, const STAGED: bool>(
-    values: &Tile,
-    slots: &Range<usize>,
+    values: &Tiles,
+    slots: &[Range<usize>; ABREAST],
     first: usize,
     tile: usize,
     scratch: &mut Scratch,
 ) {
     let (lines, outputs) = (scratch.lines_of::<Q>(first, tile % BLOCK), scratch.outputs::<Q>(first));
     // SAFETY: as the caller promised.
-    unsafe { A::add_values::<Q, STAGED>(values, slots, lines.map(|line| line.cast_const()), outputs) }
+    unsafe {
+        let weights = lines.map(|line| line.cast_const());
+        A::apart(
+            #[inline(always)]
+            || A::add_values::<Q, STAGED>(values, slots, weights, outputs),
+        );
+    }
 }

@@ -5,7 +5,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::Tile;
+use super::arithmetic::{ABREAST, Tiles};
 use super::bytes::{CHUNK, in_order, load};
 use super::dots::dot;
 use super::e4m3::words;
@@ -26,13 +26,19 @@ type Weights = [i32; PAIRS];
 /// # Safety
 /// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
 #[inline(always)]
-pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        for pair in slots.start / 2..slots.end.div_ceil(2) {
-            for chunk in (0..tile.shape.width).step_by(CHUNK) {
-                let to = to.add(pair * tile.shape.width + chunk).cast::<[__m512i; VECTORS]>();
-                to.write(values(tile, pair, chunk));
+pub(crate) unsafe fn stage(tiles: &Tiles, slots: &[Range<usize>; ABREAST]) {
+    let (width, mut ahead) = (tiles.shape.width, tiles.ahead);
+    for pair in 0..PAIRS {
+        for chunk in (0..width).step_by(CHUNK) {
+            // SAFETY: as the caller promised.
+            unsafe {
+                ahead.ask::<Avx512>(2);
+                for t in 0..ABREAST {
+                    if slots[t].start < 2 * (pair + 1) && 2 * pair < slots[t].end {
+                        let to = tiles.staged[t].add(pair * width + chunk).cast::<[__m512i; VECTORS]>();
+                        to.write(values(tiles, t, pair, chunk));
+                    }
+                }
             }
         }
     }
@@ -59,14 +65,14 @@ pub(crate) unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q
 /// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
 pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
-    tile: &Tile,
+    tiles: &Tiles,
     weights: [*const Line; Q],
     outputs: [*mut f32; Q],
 ) {
-    for chunk in (0..tile.shape.width).step_by(CHUNK) {
+    let mut ahead = tiles.ahead;
+    for chunk in (0..tiles.shape.width).step_by(CHUNK) {
         // SAFETY: as the caller promised; rows of scratch are as wide as whole chunks.
         unsafe {
-            let weights = weights.map(|line| &*line.cast::<Weights>());
             let mut sums = [[_mm512_setzero_ps(); VECTORS]; Q];
             for n in 0..Q {
                 for i in 0..VECTORS {
@@ -74,16 +80,22 @@ pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
                 }
             }
             for pair in 0..PAIRS {
-                let values = if STAGED {
-                    let at = pair.wrapping_mul(tile.shape.width).wrapping_add(chunk);
-                    tile.staged.wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
-                } else {
-                    values(tile, pair, chunk)
-                };
-                for n in 0..Q {
-                    let weight = _mm512_set1_epi32(weights[n][pair]);
-                    for i in 0..VECTORS {
-                        sums[n][i] = dot(sums[n][i], values[i], weight);
+                for t in 0..ABREAST {
+                    if !STAGED {
+                        ahead.ask::<Avx512>(2 / ABREAST);
+                    }
+                    let values = if STAGED {
+                        let at = pair.wrapping_mul(tiles.shape.width).wrapping_add(chunk);
+                        tiles.staged[t].wrapping_add(at).cast::<[__m512i; VECTORS]>().read()
+                    } else {
+                        values(tiles, t, pair, chunk)
+                    };
+                    for n in 0..Q {
+                        let weights = &*weights[n].wrapping_add(t).cast::<Weights>();
+                        let weight = _mm512_set1_epi32(weights[pair]);
+                        for i in 0..VECTORS {
+                            sums[n][i] = dot(sums[n][i], values[i], weight);
+                        }
                     }
                 }
             }
@@ -96,17 +108,14 @@ pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
     }
 }
 
-/// A chunk of two rows, in bf16 and paired.
+/// A chunk of two rows of tile `t`, in bf16 and paired.
 #[inline(always)]
-unsafe fn values(tile: &Tile, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
+unsafe fn values(tiles: &Tiles, t: usize, pair: usize, chunk: usize) -> [__m512i; VECTORS] {
     // SAFETY: as the caller promised.
     unsafe {
-        let first = tile.stored.wrapping_add(pair.wrapping_mul(2 * tile.shape.row_bytes));
-        let second = first.wrapping_add(tile.shape.row_bytes);
-        let (x, y) = (load(first, chunk, tile.shape.dim), load(second, chunk, tile.shape.dim));
-        let offset = chunk * TILE + 2 * pair * CHUNK;
-        tile.fetch::<Avx512>(offset);
-        tile.fetch::<Avx512>(offset + CHUNK);
+        let first = tiles.stored[t].wrapping_add(pair.wrapping_mul(2 * tiles.shape.row_bytes));
+        let second = first.wrapping_add(tiles.shape.row_bytes);
+        let (x, y) = (load(first, chunk, tiles.shape.dim), load(second, chunk, tiles.shape.dim));
         // Two elements of the one, then two of the other: their first ones are a pair, and their second ones.
         let [a, b] = words(_mm512_unpacklo_epi16(x, y));
         let [c, d] = words(_mm512_unpackhi_epi16(x, y));

@@ -1,3 +1,4 @@
+use super::arithmetic::ABREAST;
 use super::softmax::State;
 use super::tile::{BLOCK, TILE};
 
@@ -11,7 +12,7 @@ pub(crate) struct Line(pub(crate) [f32; TILE]);
 pub(crate) struct Scratch {
     lines: usize,
     queries: usize,
-    /// `[queries][width]` queries, `[queries][width]` outputs, `[TILE][width]` of a staged tile if there is one, and
+    /// `[queries][width]` queries, `[queries][width]` outputs, `[TILE][width]` of each staged tile if there are some, and
     /// copied ones if there are any.
     data: Vec<Line>,
     /// `[queries]`: scores of the block at hand, then its weights.
@@ -25,7 +26,7 @@ impl Scratch {
     /// `step`: what rows are padded to a multiple of, in f32. `copied`: bytes of all copied tiles.
     pub(crate) fn new(queries: usize, dim: usize, step: usize, stages: bool, copied: usize) -> Self {
         let lines = dim.next_multiple_of(step).div_ceil(TILE);
-        let staged = if stages { TILE * lines } else { 0 };
+        let staged = if stages { ABREAST * TILE * lines } else { 0 };
         let total = 2 * queries * lines + staged + copied.div_ceil(size_of::<Line>());
         Self {
             lines,
@@ -78,9 +79,11 @@ impl Scratch {
         lines
     }
 
-    /// Keys or values of a tile, in the form of the arithmetic.
-    pub(crate) fn staged(&mut self) -> *mut f32 {
-        self.data[2 * self.queries * self.lines..][..TILE * self.lines].as_mut_ptr().cast()
+    /// Keys or values of tiles, in the form of the arithmetic.
+    pub(crate) fn staged(&mut self) -> [*mut f32; ABREAST] {
+        let all = &mut self.data[2 * self.queries * self.lines..][..ABREAST * TILE * self.lines];
+        let first = all.as_mut_ptr().cast::<f32>();
+        std::array::from_fn(|i| first.wrapping_add(i * TILE * self.width()))
     }
 
     /// Tile `i` of a block, copied, if a copy has so many bytes: behind all else.

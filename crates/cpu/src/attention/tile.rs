@@ -104,6 +104,11 @@ impl<'a> HeadPages<'a> {
         self.page_size * self.row_bytes
     }
 
+    /// The same of their parameters.
+    pub(crate) fn head_parameters(&self) -> usize {
+        self.page_size * self.parameter_bytes
+    }
+
     /// Where the tile from `position` on lies, whatever the head.
     #[inline(always)]
     fn base(&self, position: usize) -> Base {
@@ -118,7 +123,11 @@ impl<'a> HeadPages<'a> {
     /// [fill pages](Self::fills_pages).
     #[inline(always)]
     pub(crate) fn block(&self, block: usize, tiles: &Range<usize>) -> [Base; BLOCK] {
-        std::array::from_fn(|i| self.base((block * BLOCK + i).clamp(tiles.start, tiles.end - 1) * TILE))
+        let mut bases = [Base::NOWHERE; BLOCK];
+        for (i, base) in bases.iter_mut().enumerate() {
+            *base = self.base((block * BLOCK + i).clamp(tiles.start, tiles.end - 1) * TILE);
+        }
+        bases
     }
 
     /// A tile of this head.

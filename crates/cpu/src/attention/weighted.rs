@@ -5,7 +5,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name registers, over several arrays at once")]
 
-use super::arithmetic::Tile;
+use super::arithmetic::{ABREAST, Ahead, Tiles};
 use super::bytes::{CHUNK, load};
 use super::scratch::Line;
 use super::tile::{BLOCK, TILE};
@@ -20,26 +20,32 @@ const GROUP: usize = 4;
 const GROUPS: usize = TILE / GROUP;
 
 /// Weights of a tile and one query, as they lie in a line.
-#[repr(C)]
+#[repr(C, align(64))]
 struct Weights {
     /// Of four positions each.
     high: [i32; GROUPS],
     low: [i32; GROUPS],
-    /// What sums of products are multiplied with.
+    /// What sums of products are multiplied with: the same for all tiles of a block.
     factor: f32,
 }
-const _: () = assert!(size_of::<Weights>() <= size_of::<Line>());
+const _: () = assert!(size_of::<Weights>() == size_of::<Line>());
 
 /// # Safety
 /// As [`Arithmetic::stage_values`](super::arithmetic::Arithmetic::stage_values).
 #[inline(always)]
-pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        for group in slots.start / GROUP..slots.end.div_ceil(GROUP) {
-            for chunk in (0..tile.shape.width).step_by(CHUNK) {
-                let to = to.add(group * tile.shape.width + chunk).cast::<[__m512i; 4]>();
-                to.write(interleaved::<0, 4>(tile, group, chunk));
+pub(crate) unsafe fn stage(tiles: &Tiles, slots: &[Range<usize>; ABREAST]) {
+    let (width, mut ahead) = (tiles.shape.width, tiles.ahead);
+    for group in 0..GROUPS {
+        for chunk in (0..width).step_by(CHUNK) {
+            // SAFETY: as the caller promised.
+            unsafe {
+                ahead.ask::<Avx512>(GROUP);
+                for t in 0..ABREAST {
+                    if slots[t].start < (group + 1) * GROUP && group * GROUP < slots[t].end {
+                        let to = tiles.staged[t].add(group * width + chunk).cast::<[__m512i; 4]>();
+                        to.write(interleaved::<0, 4>(tiles, t, group, chunk));
+                    }
+                }
             }
         }
     }
@@ -51,17 +57,18 @@ pub(crate) unsafe fn stage(tile: &Tile, slots: &Range<usize>, to: *mut f32) {
 /// As [`Arithmetic::add_values`](super::arithmetic::Arithmetic::add_values).
 #[inline(always)]
 pub(crate) unsafe fn add_values<const Q: usize, const STAGED: bool>(
-    tile: &Tile,
+    tiles: &Tiles,
     weights: [*const Line; Q],
     outputs: [*mut f32; Q],
 ) {
-    for chunk in (0..tile.shape.width).step_by(CHUNK) {
+    let mut ahead = tiles.ahead;
+    for chunk in (0..tiles.shape.width).step_by(CHUNK) {
         // SAFETY: as the caller promised.
         unsafe {
-            let weights = weights.map(|line| &*line.cast::<Weights>());
+            let weights = weights.map(|line| &*line.cast::<[Weights; ABREAST]>());
             // As many sums at a time as registers hold.
-            add::<Q, STAGED, 0, 2>(tile, weights, outputs, chunk);
-            add::<Q, STAGED, 2, 2>(tile, weights, outputs, chunk);
+            add::<Q, STAGED, 0, 2>(tiles, &mut ahead, weights, outputs, chunk);
+            add::<Q, STAGED, 2, 2>(tiles, &mut ahead, weights, outputs, chunk);
         }
     }
 }
@@ -122,24 +129,21 @@ pub(crate) unsafe fn store_weights<const Q: usize>(weights: &[[__m512; BLOCK]; Q
     }
 }
 
-/// Four rows of values less 128, their elements from `chunk` on: `N` vectors from number `FIRST` on.
+/// Four rows of values of tile `t` less 128, their elements from `chunk` on: `N` vectors from number `FIRST` on.
 #[inline(always)]
 unsafe fn interleaved<const FIRST: usize, const N: usize>(
-    tile: &Tile,
+    tiles: &Tiles,
+    t: usize,
     group: usize,
     chunk: usize,
 ) -> [__m512i; N] {
     // SAFETY: as the caller promised.
     unsafe {
-        // All parts read the same lines, and each asks for some.
-        for i in 0..N {
-            tile.fetch::<Avx512>(chunk * TILE + ((FIRST * GROUPS) + group * N + i) * CHUNK);
-        }
-        let mut row = tile.stored.wrapping_add(group.wrapping_mul(GROUP * tile.shape.row_bytes));
+        let mut row = tiles.stored[t].wrapping_add(group.wrapping_mul(GROUP * tiles.shape.row_bytes));
         let mut x = [_mm512_setzero_si512(); GROUP];
         for i in 0..GROUP {
-            x[i] = load(row, chunk, tile.shape.dim);
-            row = row.wrapping_add(tile.shape.row_bytes);
+            x[i] = load(row, chunk, tiles.shape.dim);
+            row = row.wrapping_add(tiles.shape.row_bytes);
         }
         let mut out = [_mm512_setzero_si512(); N];
         for i in 0..N {
@@ -162,8 +166,9 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
 /// [`add_values`] for the `N` vectors from number `FIRST` on of a chunk.
 #[inline(always)]
 unsafe fn add<const Q: usize, const STAGED: bool, const FIRST: usize, const N: usize>(
-    tile: &Tile,
-    weights: [&Weights; Q],
+    tiles: &Tiles,
+    ahead: &mut Ahead,
+    weights: [&[Weights; ABREAST]; Q],
     outputs: [*mut f32; Q],
     chunk: usize,
 ) {
@@ -172,24 +177,31 @@ unsafe fn add<const Q: usize, const STAGED: bool, const FIRST: usize, const N: u
         let zero = [[_mm512_setzero_si512(); N]; Q];
         let (mut high, mut low) = (zero, zero);
         for group in 0..GROUPS {
-            let values = if STAGED {
-                let at = group.wrapping_mul(tile.shape.width).wrapping_add(chunk);
-                let at = tile.staged.wrapping_add(at).cast::<__m512i>();
-                at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
-            } else {
-                interleaved::<FIRST, N>(tile, group, chunk)
-            };
-            for n in 0..Q {
-                let h = _mm512_set1_epi32(weights[n].high[group]);
-                let l = _mm512_set1_epi32(weights[n].low[group]);
-                for i in 0..N {
-                    high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i]);
-                    low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i]);
+            for t in 0..ABREAST {
+                if !STAGED {
+                    // All parts read the same lines, and each asks for some.
+                    ahead.ask::<Avx512>(N / ABREAST);
+                }
+                let values = if STAGED {
+                    let at = group.wrapping_mul(tiles.shape.width).wrapping_add(chunk);
+                    let at = tiles.staged[t].wrapping_add(at).cast::<__m512i>();
+                    at.wrapping_add(FIRST).cast::<[__m512i; N]>().read()
+                } else {
+                    interleaved::<FIRST, N>(tiles, t, group, chunk)
+                };
+                for n in 0..Q {
+                    let weights = &weights[n][t];
+                    let h = _mm512_set1_epi32(weights.high[group]);
+                    let l = _mm512_set1_epi32(weights.low[group]);
+                    for i in 0..N {
+                        high[n][i] = _mm512_dpbusd_epi32(high[n][i], h, values[i]);
+                        low[n][i] = _mm512_dpbusd_epi32(low[n][i], l, values[i]);
+                    }
                 }
             }
         }
         for n in 0..Q {
-            let factor = _mm512_set1_ps(weights[n].factor);
+            let factor = _mm512_set1_ps(weights[n][0].factor);
             for i in 0..N {
                 let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[n][i]), low[n][i]);
                 let to = outputs[n].add(chunk + (FIRST + i) * LANES);

@@ -26,6 +26,12 @@ impl Simd for Avx2 {
     type V = V;
     const WIDE: bool = false;
 
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {
         // SAFETY: as above, here and below.

@@ -42,6 +42,12 @@ impl Simd for Avx512 {
     type V = __m512;
     const WIDE: bool = true;
 
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         // SAFETY: as above, here and below.

@@ -75,6 +75,9 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn fp8(p: *const u8) -> Self::V;
     /// `[LANES]` unsigned bytes, widened.
     unsafe fn u8(p: *const u8) -> Self::V;
+    /// Calls `f` in a function of its own that has the level's instructions: the fewer loops a function has, the better its
+    /// registers are given out.
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R;
     /// A hint that these bytes will be read soon. Any address will do.
     unsafe fn prefetch(p: *const u8, asking: Asking);
 

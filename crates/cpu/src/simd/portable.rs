@@ -34,6 +34,11 @@ impl Simd for Portable {
     type V = V;
     const WIDE: bool = false;
 
+    #[inline(never)]
+    unsafe fn apart<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {
         [x; LANES]
