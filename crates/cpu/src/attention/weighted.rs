@@ -163,6 +163,9 @@ unsafe fn interleaved<const FIRST: usize, const N: usize>(
     }
 }
 
+// Sums of tiles abreast are exact: high bytes, which count 256 times, and low ones.
+const _: () = assert!(257 * 255 * 128 * ABREAST * TILE < i32::MAX as usize);
+
 /// [`add_values`] for the `N` vectors from number `FIRST` on of a chunk.
 #[inline(always)]
 unsafe fn add<const Q: usize, const STAGED: bool, const FIRST: usize, const N: usize>(
