@@ -69,7 +69,7 @@ impl Ahead {
         self
     }
 
-    /// For `tiles` that have what is to come asked for already: themselves, which costs nothing.
+    /// For `tiles` that have what is to come asked for already: themselves, which are in the nearest caches.
     #[inline(always)]
     pub(crate) fn none(self, tiles: [*const u8; ABREAST]) -> Self {
         Self::in_turn(tiles, self.asking)
