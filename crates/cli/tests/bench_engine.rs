@@ -151,6 +151,20 @@ fn a_bench_refuses_options_that_it_does_not_read() {
 }
 
 #[test]
+fn steps_that_are_not_measured_are_refused_before_a_device_is_opened() {
+    for (args, names) in [
+        (["step", "--geometry", "70B"], "Llama-3.2-3B, Qwen3-4B, Gemma-3-1B, Qwen3-0.6B"),
+        (["step", "--batch", "7"], "1, 24 and 256"),
+        (["step", "--context", "100"], "512 and 4096"),
+    ] {
+        let said = BENCH.error_of(&[&args[..], &["--device", "cuda:63"]].concat());
+        assert!(said.contains(names), "{args:?}: {said}");
+    }
+    let said = BENCH.error_of(&["step", "--batch", "24", "--context", "512", "--device", "cuda:63"]);
+    assert!(said.contains("--device cpu"), "what is measured is let through: {said}");
+}
+
+#[test]
 fn benches_of_a_gpu_say_what_is_missing_where_there_is_none() {
     for bench in ["step", "long", "attention", "prefill", "offline", "serving"] {
         // No machine has so many.
