@@ -155,3 +155,10 @@ def test_other_threads_run_while_attention_is_computed():
     finally:
         sys.setswitchinterval(0.005)
     assert turns > 100
+
+
+def test_nobody_asks_nothing():
+    cache = np.zeros((4, 2, 16, 2, 8), dtype=np.float32)
+    # Lists and arrays of nothing are floats to NumPy.
+    out = paged_attention(np.zeros((0, 4, 8), dtype=np.float32), cache, np.empty((0, 3)), [], query_lens=[])
+    assert out.shape == (0, 4, 8)

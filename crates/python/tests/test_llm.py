@@ -80,6 +80,7 @@ def test_a_stream_says_what_generate_says(llm):
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [chunk.token_id for chunk in chunks if chunk.token_id is not None] == whole.token_ids
     assert chunks[-1].finish_reason == whole.finish_reason and chunks[0].finish_reason is None
+    assert chunks[-1].token_id is None and chunks[-1].logprob is None, "an end is no token"
     assert stream.output.outputs == whole.outputs
     assert list(stream) == []
 
@@ -159,6 +160,8 @@ def test_progress_counts_requests_and_tokens(llm):
     seen = []
     outputs = llm.generate(PROMPTS, FEW, progress=lambda *at: seen.append(at))
     assert seen[-1][:2] == (5, 5)
+    done = [done for done, _, _ in seen]
+    assert done == sorted(done) and done[0] < 5, "those that are done, not those that are left"
     assert seen[-1][2] == sum(len(output.token_ids) for output in outputs)
 
 
@@ -306,6 +309,16 @@ def test_progress_is_told_to_coroutines_too(llm):
     long = SamplingParams(max_tokens=600, ignore_eos=True)
     asyncio.run(llm.agenerate("The Vec type is", long, progress=lambda *at: told.append(at)))
     assert len({tokens for _, _, tokens in told}) > 2, told
+
+
+def test_what_progress_raises_in_a_coroutine_ends_everything(llm):
+    def progress(done, total, tokens):
+        raise LookupError("enough")
+
+    # The exception is kept, and with it all that was under way.
+    with pytest.raises(LookupError, match="enough") as kept:
+        asyncio.run(llm.agenerate(PROMPTS, LONG, progress=progress))
+    assert idle(llm) == 0 and kept.value
 
 
 def test_an_error_travels_between_processes(llm):
@@ -531,3 +544,35 @@ def test_prompts_that_cannot_work_are_refused(llm):
         llm.chat([{"content": "hello"}])
     with pytest.raises(TypeError, match="list of texts"):
         SamplingParams(choices="yes")
+
+
+def test_params_are_what_they_were_when_they_were_made():
+    bias = {5: 1.0}
+    params = SamplingParams(logit_bias=bias)
+    bias[6] = 2.0
+    assert params.logit_bias == {5: 1.0}
+    assert (params.max_tokens, params.min_tokens, params.n) == (128, 0, 1)
+
+
+def test_what_comes_out_cannot_be_changed(llm):
+    output = llm.generate("The Vec type is", FEW)[0]
+    for value, name in [(output, "prompt"), (output.outputs[0], "text"), (output.usage, "prompt_tokens")]:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, None)
+
+
+def test_what_is_otherwise_than_asked_for_is_warned_of():
+    with pytest.warns(UserWarning, match="that is the longest it may be"), LLM(num_pages=8) as llm:
+        assert llm.max_len == 8 * 16
+
+
+def test_a_cache_that_does_not_agree_with_itself_is_told(llm):
+    class Broken:
+        def audit(self):
+            return "a page has two owners"
+
+    broken = LLM.__new__(LLM)
+    broken._engine = Broken()
+    with pytest.raises(RuntimeError, match="two owners"):
+        LLM.check(broken)
+    llm.check()

@@ -1,11 +1,12 @@
 """Shared prefixes, forks, copies, evictions."""
 
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 
-from octavo.kv_cache import PrefixCache
+from octavo.kv_cache import KVCacheManager, PrefixCache
 
 
 def rows(cache, tokens):
@@ -114,6 +115,58 @@ def test_inserted_prefixes_are_found_with_their_numbers(small):
     assert hit.tokens == 32
     assert_holds(cache, seq)
     cache.check()
+
+
+def test_an_insert_that_fails_leaves_nothing(small):
+    cache = PrefixCache(small())
+    tokens = list(range(40))
+    numbers = rows(cache, tokens)
+    for keys, values in [(numbers[:, 1:], numbers), (numbers, numbers[:1])]:
+        with pytest.raises(ValueError, match=r"keys and values have shapes .*: need \(2, 40, 2, 4\)"):
+            cache.insert(tokens, keys, values)
+
+    class Breaks(PrefixCache):
+        def write(self, *args):
+            raise OSError("no more")
+
+    cache = Breaks(small())
+    with pytest.raises(OSError, match="no more"):
+        cache.insert(tokens, numbers, numbers)
+    cache.check()
+    stats = cache.get_stats()
+    assert (stats["used_blocks"], stats["cached_blocks"]) == (0, 0), stats
+
+
+def test_what_a_cache_says_cannot_be_changed(small):
+    cache = PrefixCache(small())
+    seq, hit = cache.admit(range(3))
+    step = cache.schedule(seq)
+    for said, name in [(hit, "tokens"), (step, "start_pos")]:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(said, name, 7)
+
+
+def test_books_that_do_not_agree_are_told(small):
+    class Broken:
+        def check(self):
+            raise RuntimeError("a block has two owners")
+
+    for cache, books in [(PrefixCache(small()), "_cache"), (KVCacheManager(small()), "_manager")]:
+        cache.check()
+        setattr(cache, books, Broken())
+        with pytest.raises(RuntimeError, match="two owners"):
+            cache.check()
+
+
+def test_a_step_has_a_token_of_each_of_its_sequences(small):
+    cache = PrefixCache(small())
+    seqs = [cache.admit(range(20))[0], cache.admit(range(50, 60))[0]]
+    for counts in [[0, 10], [3, -1]]:
+        with pytest.raises(ValueError, match="1 or more"):
+            cache.schedule(seqs, counts)
+    assert cache.schedule(seqs, [1, 10]).num_tokens == [1, 10]
+    cache.complete()
+    assert [cache.num_computed(seq) for seq in seqs] == [1, 10]
 
 
 def test_salts_and_adapters_share_nothing(small):

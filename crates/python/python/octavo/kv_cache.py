@@ -371,8 +371,8 @@ class PrefixCache(_Memory):
             counts = [-1] * len(ids)
         else:
             counts = [int(num_tokens)] if isinstance(num_tokens, (int, np.integer)) else list(num_tokens)
-            if any(count < 0 for count in counts):
-                raise ValueError(f"num_tokens is {num_tokens}: a count is 0 or more")
+            if any(count < 1 for count in counts):
+                raise ValueError(f"num_tokens is {num_tokens}: a sequence of a step has 1 or more")
         seqs, starts, counts, slots = self._cache.schedule(ids, counts, running)
         return Step(seqs, starts, counts, _torch.like(slots, self.config.dtype))
 
