@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// One line is one message. Earlier turns stay in the KV cache, so that only new text is read. /reset forgets the
 /// conversation, /system TEXT sets the system message, /stats shows the cache, /quit or Ctrl-D ends. Ctrl-C ends an
 /// answer and keeps what was said. Without --model the built-in model answers, which knows a little about Rust.
-/// Options come from the environment and a file as for `octavo serve`.
+/// Options come from the environment and a file, and switches are turned off by =false, as for `octavo serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
     /// Read options from a TOML file

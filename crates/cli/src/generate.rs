@@ -112,6 +112,9 @@ struct Timings {
 }
 
 pub(crate) fn run(command: &Command, hub: &Hub) -> Result<()> {
+    if command.system.is_some() && !command.chat {
+        bail!("a system message is for a chat: leave out --chat=false or --system");
+    }
     let text = command.read_prompt()?;
     let json = command.json.as_deref().map(Json::open).transpose()?;
     let start = Instant::now();

@@ -48,6 +48,9 @@ enum Command {
 /// Commands whose options may come from the environment and a file.
 const LAYERED: [&str; 2] = ["serve", "chat"];
 
+/// Commands whose switches may be set to true or false: those that are layered, and one that shares options with them.
+const SWITCHED: [&str; 3] = ["serve", "chat", "generate"];
+
 fn main() -> ExitCode {
     let result = command(std::env::args_os().collect()).and_then(|command| {
         // The environment is read here and nowhere else.
@@ -82,7 +85,7 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
 
 /// The command line, with what a configuration file adds to it.
 fn command(mut argv: Vec<OsString>) -> Result<Command> {
-    let plain = with_negative_values(Cli::command());
+    let plain = settings::with_switches(with_negative_values(Cli::command()), &SWITCHED, &argv);
     let parser = settings::with_environment(plain.clone(), &LAYERED, &argv);
     let matches = parser.clone().try_get_matches_from(&argv).unwrap_or_else(|error| {
         // What is right without the environment is wrong because of it.

@@ -17,8 +17,9 @@ use tokio::net::TcpListener;
 ///
 /// Without options the built-in model is served on 127.0.0.1:8000. Every option is also an environment variable
 /// (--max-batch-size is OCTAVO_MAX_BATCH_SIZE) and a key of the file given by --config (max-batch-size = 16); the command
-/// line wins over the environment, and that over the file. What may be given several times is a list in the file; a
-/// variable that is empty counts as none, but for OCTAVO_API_KEY, which is refused.
+/// line wins over the environment, and that over the file. A switch is turned off by =false (--deterministic=false),
+/// wherever else it is on. What may be given several times is a list in the file; a variable that is empty counts as
+/// none, but for OCTAVO_API_KEY, which is refused.
 /// Ctrl-C or SIGTERM lets requests under way end; a second one ends at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {

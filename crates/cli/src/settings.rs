@@ -3,23 +3,90 @@
 //! Every long option `--some-name` of `octavo serve` and `octavo chat` is also the variable `OCTAVO_SOME_NAME` and the
 //! key `some-name` of a configuration file. A file's value is put on the command line unless something stronger is
 //! there already, so that all three are checked by the same code. An option is stronger also than those it excludes:
-//! `--num-pages` on the command line wins over `kv-memory` in a file. One file may serve several commands: options that
+//! `--num-pages` on the command line wins over `kv-memory` in a file. A switch may be set to true or false, so that what
+//! is stronger can also turn it off; one that is off excludes nothing. One file may serve several commands: options that
 //! only others have are left alone.
 
 use crate::LAYERED;
 use anyhow::{Context, Result, bail};
-use clap::builder::BoolishValueParser;
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command, Id};
-use std::collections::HashSet;
+use clap::{Arg, ArgAction, ArgMatches, Command, Id};
+use std::any::TypeId;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 
+/// Lets every switch of `commands` be set as in `--switch=false`. Those that `argv` turns off exclude nothing.
+pub(crate) fn with_switches(command: Command, commands: &[&'static str], argv: &[OsString]) -> Command {
+    let command = commands
+        .iter()
+        .fold(command, |command, name| command.mut_subcommand(name, |command| command.mut_args(with_value)));
+    let typed = typed(&command, argv);
+    commands.iter().fold(command, |command, name| {
+        let typed = typed.as_ref().and_then(|typed| typed.subcommand_matches(name));
+        let off = typed.map(switched_off).unwrap_or_default();
+        command.mut_subcommand(name, |command| excluding_nothing(command, &off))
+    })
+}
+
+/// A switch takes a value only behind a `=`: what follows a bare one may be a prompt.
+fn with_value(arg: Arg) -> Arg {
+    if !matches!(arg.get_action(), ArgAction::SetTrue) {
+        return arg;
+    }
+    arg.action(ArgAction::Set)
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("true")
+        .default_value("false")
+        .hide_default_value(true)
+        .value_name("true|false")
+        .value_parser(parse_switch)
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "y" | "yes" | "t" | "true" | "on" => Ok(true),
+        "0" | "n" | "no" | "f" | "false" | "off" => Ok(false),
+        _ => Err("choose true or false".into()),
+    }
+}
+
+fn is_switch(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<bool>()
+}
+
+/// What is right in `argv`. What is wrong with the command line is said later; a call for help types no option.
+fn typed(command: &Command, argv: &[OsString]) -> Option<ArgMatches> {
+    command.clone().ignore_errors(true).try_get_matches_from(argv).ok()
+}
+
+/// The switches that were set to false.
+fn switched_off(typed: &ArgMatches) -> HashSet<Id> {
+    let is_typed = |id: &Id| typed.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    let is_off = |id: &Id| matches!(typed.try_get_one::<bool>(id.as_str()), Ok(Some(false)));
+    typed.ids().filter(|id| is_typed(id) && is_off(id)).cloned().collect()
+}
+
+/// The command, where each of the switches `off` can be had together with everything.
+fn excluding_nothing(command: Command, off: &HashSet<Id>) -> Command {
+    let rivals = |arg: &Arg| -> Vec<Id> {
+        let rivals = command.get_arg_conflicts_with(arg).into_iter().map(Arg::get_id);
+        rivals.filter(|rival| !off.contains(*rival) && !off.contains(arg.get_id())).cloned().collect()
+    };
+    let mut rivals: HashMap<Id, Vec<Id>> =
+        command.get_arguments().map(|arg| (arg.get_id().clone(), rivals(arg))).collect();
+    command.mut_args(|arg| {
+        let left = rivals.remove(arg.get_id()).unwrap_or_default();
+        arg.conflicts_with(Resettable::Reset).conflicts_with_all(left)
+    })
+}
+
 /// Lets the options of `commands` come from the environment, unless `argv` rules them out.
 pub(crate) fn with_environment(command: Command, commands: &[&'static str], argv: &[OsString]) -> Command {
-    // What is wrong with the command line is said later; a call for help types no option.
-    let typed = command.clone().ignore_errors(true).try_get_matches_from(argv).ok();
+    let typed = typed(&command, argv);
     commands.iter().fold(command, |command, name| {
         let typed = typed.as_ref().and_then(|typed| typed.subcommand_matches(name));
         command.mut_subcommand(name, |command| read_environment(command, typed))
@@ -28,19 +95,18 @@ pub(crate) fn with_environment(command: Command, commands: &[&'static str], argv
 
 fn read_environment(command: Command, typed: Option<&ArgMatches>) -> Command {
     let overruled = typed.map(|typed| overruled(&command, typed)).unwrap_or_default();
-    command.mut_args(|arg| {
+    let read = |arg: &&Arg| !overruled.contains(arg.get_id()) && is_switched_off(arg);
+    let off = command.get_arguments().filter(read).map(|arg| arg.get_id().clone()).collect();
+    excluding_nothing(command, &off).mut_args(|arg| {
         let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
             return arg;
         };
-        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
-        if overruled.contains(arg.get_id()) || is_switch && is_switched_off(long) || is_left_empty(long) {
+        if overruled.contains(arg.get_id()) || is_left_empty(long) {
             return arg;
         }
         // The name lives as long as the command does: to the end of the program.
         let name = variable(long).leak();
-        let arg = arg.env(&*name).hide_env_values(true);
-        // A switch may be set to 1 or yes as well.
-        if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
+        arg.env(&*name).hide_env_values(true)
     })
 }
 
@@ -50,10 +116,10 @@ fn is_left_empty(long: &str) -> bool {
     long != "api-key" && std::env::var_os(variable(long)).is_some_and(|value| value.is_empty())
 }
 
-/// Whether the environment says no: as if the switch were not there, but for files, which do not turn it on.
-fn is_switched_off(long: &str) -> bool {
-    let no = ["0", "n", "no", "f", "false", "off"];
-    std::env::var(variable(long)).is_ok_and(|value| no.contains(&value.to_ascii_lowercase().as_str()))
+/// Whether it is a switch and the environment says no.
+fn is_switched_off(arg: &Arg) -> bool {
+    let value = arg.get_long().filter(|_| is_switch(arg)).and_then(|long| std::env::var(variable(long)).ok());
+    value.is_some_and(|value| parse_switch(&value) == Ok(false))
 }
 
 /// The options that were given in `matches`, and those that cannot be had together with one of them.
@@ -106,7 +172,7 @@ pub(crate) fn from_file(
     let mut added = Vec::new();
     for (key, value) in &table {
         let long = key.replace('_', "-");
-        let named = |arg: &&clap::Arg| arg.get_long() == Some(&long) && long != "config";
+        let named = |arg: &&Arg| arg.get_long() == Some(&long) && long != "config";
         let Some(arg) = command.get_arguments().find(named) else {
             if !value.is_table() && layered(octavo).any(|other| other.get_arguments().any(|arg| named(&arg)))
             {
@@ -121,11 +187,10 @@ pub(crate) fn from_file(
         if overruled.contains(arg.get_id()) {
             continue;
         }
-        match (arg.get_action(), value) {
-            (ArgAction::SetTrue, toml::Value::Boolean(true)) if is_switched_off(&long) => {}
-            (ArgAction::SetTrue, toml::Value::Boolean(true)) => added.push(format!("--{long}").into()),
-            (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
-            (ArgAction::SetTrue, _) => bail!("{}: `{key}` is true or false", path.display()),
+        match (is_switch(arg), value) {
+            (true, toml::Value::Boolean(true)) => added.push(format!("--{long}").into()),
+            (true, toml::Value::Boolean(false)) => {}
+            (true, _) => bail!("{}: `{key}` is true or false", path.display()),
             (_, toml::Value::Array(values)) => {
                 for value in values {
                     added.push(format!("--{long}={}", plain(path, key, value)?).into());

@@ -143,6 +143,15 @@ fn options_come_from_a_file_and_the_environment_as_well() {
 }
 
 #[test]
+fn a_switch_of_a_file_can_be_turned_off() {
+    let path = file("chat-switch.toml", "no-prefix-cache = true\n");
+    let config = ["--config", path.to_str().unwrap()];
+    let lines = format!("{LONG}\n/reset\n{LONG}\n");
+    assert_eq!(found(&config, &lines), 0);
+    assert!(found(&[&config[..], &["--no-prefix-cache=false"]].concat(), &lines) >= 16);
+}
+
+#[test]
 fn a_model_without_a_template_is_sent_to_generate() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
     let model = std::env::temp_dir().join(format!("octavo-no-template-{}", std::process::id()));

@@ -67,6 +67,25 @@ fn what_is_interrupted_keeps_what_is_there_and_does_not_end_as_if_it_were_whole(
 }
 
 #[test]
+fn a_switch_may_have_a_value_and_takes_nothing_of_what_follows_it() {
+    let ids = |args: &[&str]| json(&[&["generate", "-n", "1"], args].concat())["prompt_token_ids"].clone();
+    let (chat, text) = (ids(&["hi", "--chat"]), ids(&["hi"]));
+    assert_ne!(chat, text);
+    assert_eq!(ids(&["--deterministic", "--chat", "hi"]), chat);
+    assert_eq!(ids(&["--chat=true", "hi"]), chat);
+    assert_eq!(ids(&["--deterministic=false", "--chat=false", "hi"]), text);
+}
+
+#[test]
+fn a_system_message_without_a_chat_is_refused() {
+    for args in [&[][..], &["--chat=false"]] {
+        let output = octavo(&[&["generate", "hi", "--system", "Be brief."], args].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("--chat"), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn a_system_message_comes_before_the_users() {
     let ids = |more: &[&str]| json(&[&ASK[..], &["-n", "1"], more].concat())["prompt_token_ids"].clone();
     let (alone, told) = (ids(&[]), ids(&["--system", "Answer in one word."]));

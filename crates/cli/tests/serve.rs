@@ -110,6 +110,69 @@ fn a_switch_in_the_environment_is_on_or_off() {
     assert!(error.contains("--no-prefix-cache"), "{error}");
 }
 
+#[test]
+fn a_switch_on_the_command_line_wins_over_the_environment_and_the_file() {
+    let path = file("switched.toml", "no-prefix-cache = true\n");
+    let config = ["--config", path.to_str().unwrap()];
+    for (args, variable, expected) in [
+        (&[][..], None, "without"),
+        (&["--no-prefix-cache=false"], None, "with"),
+        (&["--no-prefix-cache=false"], Some("true"), "with"),
+        (&["--no-prefix-cache=No"], Some("true"), "with"),
+        (&["--no-prefix-cache"], Some("false"), "without"),
+        (&["--no-prefix-cache=true"], Some("false"), "without"),
+    ] {
+        let mut command = octavo(&[&["serve", "--port", "0"], &config[..], args].concat());
+        command.envs(variable.map(|value| ("OCTAVO_NO_PREFIX_CACHE", value)));
+        let server = Server::start(&mut command);
+        let said = format!("f16 {expected} prefix cache");
+        assert!(server.greeting.contains(&said), "{args:?} {variable:?}: {}", server.greeting);
+    }
+    let mut command = octavo(&["serve", "--port", "0", "--no-prefix-cache=false"]);
+    let server = Server::start(command.env("OCTAVO_NO_PREFIX_CACHE", "true"));
+    assert!(server.greeting.contains("f16 with prefix cache"), "{}", server.greeting);
+}
+
+/// That an eviction policy was taken shows where it is of no use.
+#[test]
+fn a_switch_that_is_turned_off_on_the_command_line_excludes_nothing() {
+    let note = "keeps no prefixes: --eviction does nothing";
+    let off = ["serve", "--port", "0", "--kv-backend", "contiguous", "--no-prefix-cache=false"];
+    let start = |args: &[&str], variable: Option<&str>| {
+        let mut command = octavo(&[&off[..], args].concat());
+        command.env("OCTAVO_NO_PREFIX_CACHE", "true");
+        command.envs(variable.map(|value| ("OCTAVO_EVICTION", value)));
+        Server::start(&mut command).errors()
+    };
+    let path = file("rival.toml", "eviction = \"adaptive\"\nno-prefix-cache = true\n");
+    let config = ["--config", path.to_str().unwrap()];
+    for (args, variable) in
+        [(&["--eviction", "adaptive"][..], None), (&[], Some("adaptive")), (&config[..], None)]
+    {
+        let said = start(args, variable);
+        assert!(said.contains(note), "{args:?} {variable:?}: {said}");
+    }
+    assert!(!start(&[], None).contains("does nothing"));
+    let error = why_not(&["--no-prefix-cache=true", "--eviction", "adaptive"]);
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+#[test]
+fn every_switch_is_true_or_false_and_nothing_else() {
+    let shared = ["deterministic", "no-prefix-cache", "zero-freed", "commit-kv"];
+    let shared = ["serve", "chat"].into_iter().flat_map(|command| shared.map(|switch| (command, switch)));
+    for (command, switch) in shared.chain([("serve", "protect-all")]) {
+        for value in ["perhaps", "2"] {
+            let error = refused(&mut octavo(&[command, &format!("--{switch}={value}")]));
+            let told =
+                format!("invalid value '{value}' for '--{switch}[=<true|false>]': choose true or false");
+            assert!(error.contains(&told), "{error}");
+        }
+        let error = refused(&mut octavo(&[command, &format!("--{switch}=")]));
+        assert!(error.contains(&format!("--{switch}")), "{error}");
+    }
+}
+
 /// But for the key: a server must not be open to all because a secret was not filled in.
 #[test]
 fn a_variable_that_is_empty_is_as_none() {
@@ -175,7 +238,7 @@ fn a_file_that_cannot_be_used_is_refused_by_what_is_wrong_in_it() {
 #[test]
 fn every_option_of_the_server_does_what_it_says() {
     let key = ["--api-key", "s3cret"];
-    for (args, status) in [(&[][..], 200), (&["--protect-all"], 401)] {
+    for (args, status) in [(&[][..], 200), (&["--protect-all=false"], 200), (&["--protect-all"], 401)] {
         let server = serve(&[&key[..], args].concat());
         for path in ["/health", "/ready", "/version", "/metrics"] {
             assert_eq!(server.request(&format!("GET {path} HTTP/1.1"), "").0, status, "{args:?} {path}");
