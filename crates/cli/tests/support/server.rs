@@ -6,6 +6,10 @@ use std::net::TcpStream;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Far longer than a server with nothing to do takes to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command of the real binary that sees none of the test's own `OCTAVO_` variables.
 pub fn octavo(args: &[&str]) -> Command {
@@ -85,11 +89,19 @@ impl Server {
         assert!(sent.expect("there is a `kill`").success());
     }
 
-    /// How it ended by itself, and what it wrote to standard error.
+    /// How it ended by itself, and what it wrote to standard error. One that goes on is killed.
     pub fn ended(mut self) -> (Option<i32>, String) {
+        let by = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < by, "the server has not ended in {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
         let mut errors = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        (self.process.wait().unwrap().code(), errors)
+        (status.code(), errors)
     }
 
     /// What it wrote to standard error, once it was ended.
