@@ -195,6 +195,37 @@ fn a_prompt_under_way_leaves_the_reserve_to_those_who_decode() {
     assert!(bench.ended_in(reads) > bench.ended_in(decodes));
 }
 
+/// Another one decodes all the time, so that no step is empty and the last resort is far.
+#[test]
+fn a_prompt_under_way_gives_way_in_the_step_in_which_one_before_it_needs_its_pages() {
+    let chunk = (Tokens(12), Tokens(12));
+    let settings = Settings { pin_quota: Pages(6), ..Bench::pool(13, 8) };
+    let size = settings.page_size;
+    let config = EngineConfig { chunk, prompt_share: 1.0, ..EngineConfig::new(8, Tokens(56)) };
+    let mut bench = Bench::new(config, settings);
+    bench.send(Request::new(prompt(9, 48), 0));
+    bench.run();
+    let begins = bench.steps;
+    let decodes = bench.send(Request { priority: -9, ..Request::new(prompt(1, 2), 6) });
+    let young = bench.send(Request::new(prompt(2, 40), 1));
+    bench.step();
+    let old = bench.send(Request { priority: -5, ..Request::new(prompt(3, 32), 1) });
+    bench.step();
+    // There was room for all three; now there are three pages, and they lack four.
+    let cached = Prompt::new(prompt(9, 48), Scope::default(), size).unwrap();
+    assert_eq!(bench.engine.pin(&cached).unwrap().1, Tokens(48));
+    bench.run_steps(2);
+    assert_eq!(bench.used(), 7, "all that are not pinned");
+    bench.step();
+    let read: Vec<_> = bench.log.of(3).iter().map(|span| (span.start, span.rows)).collect();
+    assert_eq!(read, [(0, 4), (4, 12), (16, 8), (24, 8)]);
+    assert_eq!((bench.ended_in(old), bench.steps), (begins + 4, begins + 5));
+    assert!(!bench.ended(decodes));
+    bench.run();
+    bench.assert_all_right();
+    assert_eq!([decodes, young, old].map(|id| bench.outputs(id).usage.preemptions), [0, 1, 0]);
+}
+
 /// Twelve pages, six of them pinned.
 fn half_pinned() -> (Bench, PinId) {
     let settings = Settings { pin_quota: Pages(6), ..Bench::pool(12, 4) };
