@@ -65,6 +65,33 @@ fn chunks_are_large_with_room_and_small_under_pressure() {
     assert!(tight[1..].iter().all(|rows| *rows == 512), "{tight:?}");
 }
 
+/// Of a million tokens a row is four megabytes, and sixteen rows are 64.
+#[test]
+fn logits_of_a_prompt_take_64_megabytes_a_step_at_most() {
+    let with = |vocab: usize| {
+        let config = EngineConfig::new(8, Tokens(48));
+        Bench::with_runner(config, Bench::pool(96, 1), |runner| runner.vocab = vocab)
+    };
+    for (vocab, chunks) in
+        [(1 << 20, vec![16, 16, 5]), (3 << 19, vec![10, 10, 10, 7]), (1 << 19, vec![32, 5])]
+    {
+        let mut bench = with(vocab);
+        let id = bench.send(Request { prompt_logprobs: Some(0), ..Request::new(prompt(1, 37), 0) });
+        bench.send(Request::new(prompt(2, 37), 0));
+        bench.run();
+        bench.assert_all_right();
+        let rows = |who| bench.log.of(who).iter().map(|span| span.rows).collect::<Vec<_>>();
+        assert_eq!((rows(1), rows(2)), (chunks, vec![37]), "{vocab} tokens");
+        assert_eq!(bench.outputs(id).prompt_logprobs.len(), 37);
+    }
+    // One row alone is more than that.
+    let mut bench = with((1 << 24) + 1);
+    let id = bench.send(Request { prompt_logprobs: Some(0), ..Request::new(prompt(1, 3), 0) });
+    bench.run();
+    bench.assert_right(id);
+    assert_eq!(bench.log.of(1).len(), 3);
+}
+
 #[test]
 fn the_reserve_is_no_room_for_larger_chunks() {
     let config = EngineConfig { chunk: (Tokens(8), Tokens(16)), ..EngineConfig::new(8, Tokens(48)) };

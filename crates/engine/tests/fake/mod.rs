@@ -9,6 +9,7 @@ pub use bench::Bench;
 use octavo_backend::BackendError;
 use octavo_engine::{Batch, Logits, Request, Runner, Sampler};
 use octavo_types::{PageId, PageSize, Pages, Tokens};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -83,6 +84,8 @@ pub struct PageRunner {
     pub faults: Faults,
     /// Of the step that was started.
     fault: Option<Fault>,
+    /// Tokens that there are: those beyond the first [`VOCAB`] are never likely.
+    pub vocab: usize,
     /// How long a row takes.
     pub pace: Duration,
     /// Whether to read everything back; without, it only stores.
@@ -110,6 +113,7 @@ impl PageRunner {
             log: Log::default(),
             faults: Faults::default(),
             fault: None,
+            vocab: VOCAB,
             pace: Duration::ZERO,
             reads: true,
             wants_empty: false,
@@ -169,16 +173,24 @@ impl PageRunner {
                 let choice = choices.next().expect("one a wanted row");
                 assert!(choice.is_some() || !self.wants_choices, "logits are wanted");
                 if std::mem::take(&mut broken) {
-                    logits.push(&[f32::NAN; VOCAB]);
+                    logits.push(&vec![f32::NAN; self.vocab]);
                     continue;
                 }
                 match choice {
                     Some(choice) if chooses => {
                         logits.push_token(choice.of(&mut distribution(state)).expect("numbers"));
                     }
-                    _ => logits.push(&distribution(state)),
+                    _ => logits.push(&self.widened(&distribution(state))),
                 }
             }
+        }
+    }
+
+    /// A row with a logit for every token.
+    fn widened<'a>(&self, row: &'a [f32; VOCAB]) -> Cow<'a, [f32]> {
+        match self.vocab {
+            VOCAB => Cow::Borrowed(row),
+            vocab => [row, &vec![f32::NEG_INFINITY; vocab - VOCAB][..]].concat().into(),
         }
     }
 
@@ -214,7 +226,7 @@ impl Runner for PageRunner {
 
     fn finish(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), BackendError> {
         std::thread::sleep(self.pace * batch.rows().tokens.len() as u32);
-        logits.clear(VOCAB);
+        logits.clear(self.vocab);
         match self.fault.take() {
             None => self.read(batch, false, logits),
             Some(Fault::NoNumbers) => self.read(batch, true, logits),
@@ -224,7 +236,7 @@ impl Runner for PageRunner {
             Some(Fault::Panic) => panic!("the kernel is gone"),
             Some(Fault::TooFewRows) => {}
             Some(Fault::TooManyRows) => {
-                (0..=batch.wanted().len()).for_each(|_| logits.push(&[0.0; VOCAB]));
+                (0..=batch.wanted().len()).for_each(|_| logits.push(&vec![0.0; self.vocab]));
             }
         }
         Ok(())
@@ -241,7 +253,7 @@ impl Runner for PageRunner {
     }
 
     fn vocab(&self) -> usize {
-        VOCAB
+        self.vocab
     }
     fn device(&self) -> String {
         "memory".into()
