@@ -91,6 +91,31 @@ fn a_text_that_no_token_continues_as_its_grammar_wants_fails_with_that_reason() 
     assert_eq!(outputs.choices[0].text, "A");
 }
 
+/// With every character as many rules more may end at once, which a parser follows up to a limit.
+const RULES: usize = 40;
+
+#[test]
+fn a_grammar_that_gets_too_complex_while_it_is_followed_fails_its_request_alone() {
+    let rules: String = (0..RULES).map(|n| format!("r{n}: r{} | \"B\" r{}\n", n + 1, n + 1)).collect();
+    let grammar = format!("start: \"A\" r0 | \"A\"\n{rules}r{RULES}: start\n");
+    let compiler = GrammarCompiler::new(&tokenizer(), &[END]).unwrap();
+    let constraint = Some(compiler.compile(&Grammar::Lark(grammar)).expect("harmless at first"));
+    let only_a =
+        SamplingParams { logit_bias: [('A' as u32 - '0' as u32, 100.0)].into(), ..Default::default() };
+    let mut bench = Bench::small(60, 4, 2);
+    let other = bench.send(Request::new(prompt(2, 4), 90));
+    let id = bench.send(Request { constraint, sampling: only_a, ..Request::new(prompt(1, 4), 90) });
+    bench.run();
+    let outputs = bench.outputs(id);
+    let Some(Failure::TooComplex(reason)) = outputs.failure else { panic!("{:?}", outputs.failure) };
+    assert!(reason.contains("max is 2000"), "{reason}");
+    let said = &outputs.choices[0].tokens;
+    assert!((10..90).contains(&said.len()), "{} tokens", said.len());
+    assert!(said.iter().all(|token| character(*token) == 'A'), "{said:?}");
+    bench.assert_right(other);
+    bench.assert_nothing_left();
+}
+
 #[test]
 fn a_stop_string_ends_a_text_but_not_before_the_least_number_of_tokens() {
     let request = Request::new(prompt(1, 4), 9);
