@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A step is [`plan`](Engine::plan) (retire, free, budget, admit), commit (lay the batch out), run, post-process.
-//! Nothing here reads a clock or starts a thread but to time the parts of a step: whoever drives the engine says what
-//! time it is.
+//! Nothing here reads a clock or starts a thread but to time the parts of a step and what grammars take: whoever drives
+//! the engine says what time it is.
 
 use crate::admit::Blocked;
 use crate::batch::{Batch, Wanted};

@@ -14,7 +14,7 @@ use crate::task::{Running, Task};
 use octavo_kv::{AllocError, Claim, Reuse, ScheduleError};
 use octavo_types::{Pages, Tokens};
 
-/// Logits of prompts are kept to this many bytes a step.
+/// Logits of prompts are kept to this many bytes a step, but for a row of each.
 const PROMPT_LOGITS: usize = 64 << 20;
 
 /// How an attempt to put a sequence into the step went.
@@ -186,11 +186,18 @@ impl Engine {
         let mut most = left.min(budget);
         if running.task.wants_prompt_logprobs() {
             let rows = PROMPT_LOGITS / (self.runner.vocab() * size_of::<f32>());
-            most = most.min(Tokens(rows.max(1) as u32));
+            most = most.min(Tokens(rows.saturating_sub(self.prompt_rows()).max(1) as u32));
         }
         let start = self.cache.sequence(running.seq).expect("running").computed();
         let over = self.cache.settings().page_size.offset_of(start + most);
         if most < left && over < most { most - over } else { most }
+    }
+
+    /// Rows of the open step whose logits are all wanted.
+    fn prompt_rows(&self) -> usize {
+        let spans = self.cache.step().spans().iter().zip(&self.wanted);
+        let all = spans.filter(|(_, wanted)| **wanted == Wanted::All);
+        all.map(|(span, _)| (span.positions.end - span.positions.start).as_usize()).sum()
     }
 
     /// Puts `n` tokens of a sequence into the step. Where pages lack, younger sequences give theirs.

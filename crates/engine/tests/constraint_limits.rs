@@ -3,7 +3,7 @@
 mod demo;
 
 use demo::compiler;
-use octavo_engine::{Grammar, GrammarError};
+use octavo_engine::{ConstraintError, Grammar, GrammarError};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -299,4 +299,17 @@ fn lark_grammars_that_run_away_are_refused_or_harmless() {
     harmless(Grammar::Lark(format!("start: T\nT: /a/{}", " & /a/".repeat(9_000))));
     harmless(Grammar::Lark(format!("start: \"a\"{}", "?".repeat(60_000))));
     harmless(Grammar::Lark(format!("start: {}", "\"a\" | ".repeat(9_000) + "\"b\"")));
+}
+
+/// Every new token can be read in more ways than the one before it: followed to the parser's own limits, these take a minute.
+#[test]
+fn a_grammar_that_can_be_read_in_many_ways_is_given_up_before_it_takes_long() {
+    for rule in ["start start | \"a\"", "start start start start | start start | \"a\""] {
+        let mut constraint = compiler().compile(&Grammar::Lark(format!("start: {rule}"))).unwrap();
+        let token = constraint.mask().unwrap().iter().find(|token| !demo::eos().contains(token)).unwrap();
+        let before = spent();
+        let error = (0..5000).find_map(|_| constraint.accept(token).err()).expect("given up");
+        assert!(matches!(error, ConstraintError::TooComplex { .. }), "{error}");
+        assert!(spent() - before < 3 * PATIENCE, "took {:?}", spent() - before);
+    }
 }

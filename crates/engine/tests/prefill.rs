@@ -93,6 +93,21 @@ fn logits_of_a_prompt_take_64_megabytes_a_step_at_most() {
 }
 
 #[test]
+fn prompts_whose_logits_are_wanted_share_what_a_step_keeps() {
+    let config = EngineConfig::new(8, Tokens(48));
+    let mut bench = Bench::with_runner(config, Bench::pool(96, 1), |runner| runner.vocab = 1 << 20);
+    for who in 1..=3 {
+        bench.send(Request { prompt_logprobs: Some(0), ..Request::new(prompt(who, 20), 0) });
+    }
+    bench.run();
+    bench.assert_all_right();
+    let steps = bench.log.steps();
+    let rows: Vec<Vec<_>> = steps.iter().map(|step| step.iter().map(|span| span.rows).collect()).collect();
+    // Sixteen rows, and one of each that finds nothing left.
+    assert_eq!(rows, [vec![16, 1, 1], vec![4, 12, 1], vec![7, 9], vec![9]]);
+}
+
+#[test]
 fn the_reserve_is_no_room_for_larger_chunks() {
     let config = EngineConfig { chunk: (Tokens(8), Tokens(16)), ..EngineConfig::new(8, Tokens(48)) };
     let settings = Settings { reserve: Pages(6), pin_quota: Pages(0), ..Bench::pool(12, 4) };

@@ -9,6 +9,7 @@ mod compiler;
 mod grammar;
 mod schema;
 mod vocab;
+mod work;
 
 pub use compiler::{CompilerError, GrammarCompiler};
 pub use grammar::{Grammar, GrammarError};
@@ -17,6 +18,8 @@ use crate::sampler::TokenMask;
 use llguidance::Matcher;
 use llguidance::api::StopReason;
 use std::sync::Arc;
+use std::time::Instant;
+use work::Work;
 
 /// Where a text stands in its grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +54,19 @@ pub struct Constraint {
     /// tokens whenever it is asked for one of them.
     ahead: Vec<u32>,
     ends: Arc<[u32]>,
+    work: Work,
 }
 
 impl Constraint {
     fn new(matcher: Matcher, ends: Arc<[u32]>) -> Self {
-        Self { matcher, mask: TokenMask::default(), masked: false, ahead: Vec::new(), ends }
+        Self {
+            matcher,
+            mask: TokenMask::default(),
+            masked: false,
+            ahead: Vec::new(),
+            ends,
+            work: Work::default(),
+        }
     }
 
     /// The tokens that a text may end with, where it may end.
@@ -67,17 +78,26 @@ impl Constraint {
     /// accepted, and computed once.
     pub fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
         if !self.masked {
-            if self.ahead.is_empty() && !self.matcher.is_stopped() {
-                self.ahead = self.matcher.compute_ff_tokens();
-                self.ahead.reverse();
-            }
-            match self.ahead.last() {
-                Some(&token) => self.mask.allow_only(token),
-                None => self.compute_mask()?,
-            }
+            let began = Instant::now();
+            self.find_mask()?;
+            self.work.add(began.elapsed())?;
             self.masked = true;
         }
         Ok(&self.mask)
+    }
+
+    fn find_mask(&mut self) -> Result<(), ConstraintError> {
+        if self.ahead.is_empty() && !self.matcher.is_stopped() {
+            self.ahead = self.matcher.compute_ff_tokens();
+            self.ahead.reverse();
+        }
+        match self.ahead.last() {
+            Some(&token) => {
+                self.mask.allow_only(token);
+                Ok(())
+            }
+            None => self.compute_mask(),
+        }
     }
 
     fn compute_mask(&mut self) -> Result<(), ConstraintError> {
@@ -93,9 +113,12 @@ impl Constraint {
         }
         // Once the text must end, the parser takes no more tokens, end tokens included.
         if !self.matcher.is_stopped() {
+            let began = Instant::now();
             self.matcher.consume_token(token).map_err(|error| Self::failure(&error))?;
             self.ahead.pop();
             self.masked = false;
+            self.work.add_token();
+            self.work.add(began.elapsed())?;
         }
         Ok(())
     }
