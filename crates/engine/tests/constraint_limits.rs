@@ -301,7 +301,8 @@ fn lark_grammars_that_run_away_are_refused_or_harmless() {
     harmless(Grammar::Lark(format!("start: {}", "\"a\" | ".repeat(9_000) + "\"b\"")));
 }
 
-/// Every new token can be read in more ways than the one before it: followed to the parser's own limits, these take a minute.
+/// Every new token can be read in more ways than the one before it: followed to the parser's own limits, the first takes a minute
+/// in a build for tests.
 #[test]
 fn a_grammar_that_can_be_read_in_many_ways_is_given_up_before_it_takes_long() {
     for rule in ["start start | \"a\"", "start start start start | start start | \"a\""] {
