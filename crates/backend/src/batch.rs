@@ -24,6 +24,16 @@ impl Span {
 pub struct Rows<'a> {
     pub tokens: &'a [u32],
     pub spans: &'a [Span],
+    /// Whether it is known that no sequence holds a page which another one fills in this step: what each of them has to
+    /// see beside its own rows was stored before.
+    pub apart: bool,
+}
+
+impl<'a> Rows<'a> {
+    /// Of sequences of which it is not known whether they are apart.
+    pub fn new(tokens: &'a [u32], spans: &'a [Span]) -> Self {
+        Self { tokens, spans, apart: false }
+    }
 }
 
 /// The page table of one span in one layer group.

@@ -80,7 +80,7 @@ fn two_tokens(window: Option<u32>, inv_freq: f32) -> (Vec<f32>, [Vec<f32>; 2], V
     let mut arena = Reference.arena(layout, Pages(2)).unwrap();
     let mut qkv = filled(2, 6, &[1.0, 0.0, 2.0, 1.0, 10.0, 20.0, 2.0, 0.0, 4.0, 1.0, 30.0, 40.0]);
     let spans = [Span { first_row: 0, rows: 2, start: 0 }];
-    let rows = Rows { tokens: &[0, 0], spans: &spans };
+    let rows = Rows::new(&[0, 0], &spans);
     let tables = [TableView { first: 0, pages: &[PageId(1)] }];
     let mut angles = Reference.buf(2, 2).unwrap();
     Reference.angles(&spans, &[inv_freq], 1.0, &mut angles).unwrap();

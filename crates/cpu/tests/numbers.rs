@@ -46,7 +46,7 @@ fn outputs(level: Level, dtype: KvDtype, spoilt: Spoilt, nan: u32) -> Vec<Vec<f3
         qkv.data_mut()[AT.0 * HEADS.qkv_cols() + column] = f32::from_bits(nan);
     }
     let (tokens, spans) = (vec![0; LENGTH], [Span { first_row: 0, rows: LENGTH, start: 0 }]);
-    let (rows, tables) = (Rows { tokens: &tokens, spans: &spans }, [TableView { first: 0, pages: &pages }]);
+    let (rows, tables) = (Rows::new(&tokens, &spans), [TableView { first: 0, pages: &pages }]);
     let mut angles = Buf::new(LENGTH, HEADS.dim);
     cpu.angles(&spans, &[0.0; HEADS.dim / 2], 1.0, &mut angles).expect("angles");
     cpu.rotate_and_store(&mut qkv, None, &angles, &spec, rows, &tables, &mut arena).expect("store");
@@ -116,7 +116,7 @@ fn last_of_200<B: Backend>(
     backend.embed(&ones, &[0], 1.0, &mut qkv).expect("a query");
     let spans = [Span { first_row: 0, rows: 1, start: TOKENS as u32 - 1 }];
     let spec = AttentionSpec { heads: HEADS, scale: 0.5, window, layer: 0 };
-    let (rows, tables) = (Rows { tokens: &[0], spans: &spans }, [TableView { first: 0, pages: &pages }]);
+    let (rows, tables) = (Rows::new(&[0], &spans), [TableView { first: 0, pages: &pages }]);
     let mut out = backend.buf(1, HEADS.dim).expect("memory");
     backend.attention(&qkv, &spec, rows, &tables, &arena, &mut out).expect("attention");
     let mut got = Vec::new();

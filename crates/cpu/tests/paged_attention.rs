@@ -59,7 +59,7 @@ fn fused(
         Span { first_row: first_row - rows, rows, start: (len - rows) as u32 }
     });
     let (heads, tokens) = (spec.heads, vec![0; first_row]);
-    let batch = Rows { tokens: &tokens, spans: &spans };
+    let batch = Rows::new(&tokens, &spans);
     let qkv = upload(cpu, first_row, heads.qkv_cols(), qkv);
     let mut out = cpu.buf(first_row, heads.q * heads.dim).unwrap();
     cpu.attention(&qkv, spec, batch, tables, arena, &mut out).unwrap();
@@ -174,7 +174,7 @@ fn in_spans(
         TableView { first: first as u32, pages: &pages[first..] }
     };
     let tables: Vec<_> = spans.iter().map(table).collect();
-    let batch = Rows { tokens: &vec![0; tokens], spans: &spans };
+    let batch = Rows::new(&vec![0; tokens], &spans);
     let mut out = cpu.buf(tokens, heads.q * heads.dim).unwrap();
     cpu.attention(&qkv, spec, batch, &tables, &arena, &mut out).unwrap();
     let mut got = Vec::new();

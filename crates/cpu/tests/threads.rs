@@ -33,7 +33,7 @@ fn outputs(
             qkv.data_mut().copy_from_slice(values);
             let spans = [Span { first_row: 0, rows, start: at as u32 }];
             let tokens = vec![0; rows];
-            let rows_view = Rows { tokens: &tokens, spans: &spans };
+            let rows_view = Rows::new(&tokens, &spans);
             let tables = [TableView { first: 0, pages }];
             let mut angles = Buf::new(rows, heads.dim);
             let frequencies: Vec<f32> = (0..heads.dim / 2).map(|i| 1.0 / (i + 1) as f32).collect();

@@ -152,6 +152,13 @@ impl Steps {
         last.map_or(Ok(()), |recording| recording.replay.replay())
     }
 
+    /// Whether no row of one token sees what another one stores. Looking takes long where there are many pages.
+    fn is_apart(&mut self, step: &Step<'_, CudaArena>) -> bool {
+        let is_known = step.rows.apart;
+        debug_assert!(!is_known || !self.filling.is_seen_in(step), "a page that another sequence fills");
+        is_known || !self.filling.is_seen_in(step)
+    }
+
     fn plans_of(&self, model: u64) -> Option<&[(usize, PlanKey)]> {
         self.known.iter().find(|known| known.model == model).map(|known| &known.plans[..])
     }
@@ -239,7 +246,7 @@ impl Cuda {
         let one_token_each = step.choices.len() == step.rows.tokens.len();
         let mut steps = self.steps.borrow_mut();
         let may_be = decodes && one_token_each && !steps.off;
-        rung(step.rows.tokens.len()).filter(|_| may_be && !steps.filling.is_seen_in(step))
+        rung(step.rows.tokens.len()).filter(|_| may_be && steps.is_apart(step))
     }
 
     pub(crate) fn begin_step(&self, step: &Step<'_, CudaArena>) -> Result<Pass, BackendError> {

@@ -24,6 +24,7 @@ pub enum Wanted {
 pub struct Batch {
     tokens: Vec<u32>,
     spans: Vec<Span>,
+    apart: bool,
     groups: usize,
     tables: Vec<(u32, Range<usize>)>,
     pages: Vec<PageId>,
@@ -46,6 +47,7 @@ impl Batch {
         self.logits.clear();
         self.pages.clear();
         let step = cache.step();
+        self.apart = step.is_apart();
         self.groups = cache.settings().windows.len();
         self.tables.clear();
         self.tables.resize(self.groups * step.spans().len(), (0, 0..0));
@@ -82,7 +84,7 @@ impl Batch {
     }
 
     pub fn rows(&self) -> Rows<'_> {
-        Rows { tokens: &self.tokens, spans: &self.spans }
+        Rows { tokens: &self.tokens, spans: &self.spans, apart: self.apart }
     }
 
     /// For each group, a table for each span.

@@ -85,7 +85,8 @@ impl<B: Backend> ModelRunner<B> {
     fn filled_up(&self, batch: u32) -> u32 {
         let count = batch as usize;
         let spans: Vec<Span> = (0..count).map(|first_row| Span { first_row, rows: 1, start: 0 }).collect();
-        let rows = Rows { tokens: &vec![0; count], spans: &spans };
+        let tokens = vec![0; count];
+        let rows = Rows::new(&tokens, &spans);
         let choices = vec![Choice::LIKELIEST; count];
         self.model.rows_for(&self.backend, rows, &[], &self.arena, &choices) as u32
     }
@@ -114,7 +115,7 @@ impl<B: Backend> ModelRunner<B> {
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
         let tokens = vec![0; count * rows];
         let wanted: Vec<u32> = (1..=count).map(|i| (i * rows - 1) as u32).collect();
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows::new(&tokens, &spans);
         let choices = vec![Choice::LIKELIEST; count];
         let Self { backend, model, arena, .. } = self;
         model.forward_and_choose(backend, rows, &tables, arena, &wanted, &choices)?;

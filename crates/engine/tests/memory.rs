@@ -34,7 +34,7 @@ fn a_hundred_tokens_of_two_hundred_thousand_take_seven_pages_and_under_50_mb() {
     assert_eq!(table.len(), 7);
     let tokens: Vec<u32> = (0..100).collect();
     let spans = [Span { first_row: 0, rows: 100, start: 0 }];
-    let rows = Rows { tokens: &tokens, spans: &spans };
+    let rows = Rows::new(&tokens, &spans);
     cpu.angles(&spans, &[0.1; 64], 1.0, &mut angles).unwrap();
     for layer in 0..28 {
         let spec = AttentionSpec { heads, scale: 1.0, window: None, layer };

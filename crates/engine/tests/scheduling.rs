@@ -6,6 +6,7 @@ use fake::{Bench, Span, expected, prompt};
 use octavo_engine::{Batching, Engine, EngineConfig, Request, RequestId, SubmitError};
 use octavo_kv::{Prompt, Scope, Settings};
 use octavo_types::{PageSize, Pages, Tokens};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Twelve pages of four tokens, of which a request that goes on for long holds two.
@@ -442,4 +443,32 @@ fn a_prefix_shared_within_a_burst_is_computed_once() {
     assert_eq!(bench.used(), 16 + 8);
     bench.run();
     bench.assert_all_right();
+}
+
+#[test]
+fn sequences_are_apart_in_all_steps_but_those_in_which_one_begins_beside_what_others_fill() {
+    let mut apart = Arc::default();
+    let settings = Bench::pool(100, 4);
+    let mut bench =
+        Bench::with_runner(EngineConfig::new(8, Tokens(100)), settings, |runner| apart = runner.apart.clone());
+    let newest = || *apart.lock().unwrap().last().expect("a step");
+    bench.send(Request::new(prompt(1, 9), 60));
+    bench.step();
+    assert!(!newest(), "a prompt that begins may be what others wait for");
+    for _ in 0..6 {
+        bench.step();
+        assert!(newest(), "one token each");
+    }
+    // Fifteen tokens are there, and the next one fills a page.
+    let said = bench.tokens(*bench.requests.keys().next().unwrap());
+    let all = [&prompt(1, 9)[..], &said].concat();
+    assert_eq!(all.len(), 16);
+    bench.send(Request::new([&all[..], &[7]].concat(), 5));
+    bench.step();
+    let rows: Vec<usize> = bench.log.steps().last().unwrap().iter().map(|span| span.rows).collect();
+    assert_eq!(rows, [1, 1], "the second finds all but its last token");
+    assert!(!newest(), "in a page that the first one is filling");
+    bench.run();
+    bench.assert_all_right();
+    assert!(newest());
 }

@@ -1,6 +1,7 @@
 //! Checks that the cache agrees with itself.
 
 use crate::cache::KvCache;
+use crate::plan::Span;
 use octavo_types::{PageId, Pages, SeqId, Tokens};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -56,7 +57,9 @@ impl KvCache {
         }
         let mut held = vec![0u32; places.len()];
         let in_tables = self.sequences.values().flat_map(|sequence| &sequence.tables).flat_map(|t| t.pages());
-        in_tables.chain(self.step.held()).for_each(|page| held[page.index()] += 1);
+        in_tables.for_each(|page| held[page.index()] += 1);
+        self.check_apart(&held)?;
+        self.step.held().for_each(|page| held[page.index()] += 1);
         let mut audit = Audit::default();
         let mut leaving = Vec::new();
         for (page, (place, held)) in (0..).map(PageId).zip(places.into_iter().zip(held)) {
@@ -69,6 +72,21 @@ impl KvCache {
         }
         self.check_return(&leaving)?;
         Ok(audit)
+    }
+
+    /// Where the step says that its sequences are apart, what it fills is held by one of them; `held` counts tables.
+    fn check_apart(&self, held: &[u32]) -> Result<(), String> {
+        let size = self.settings.page_size;
+        for Span { seq, positions } in self.step.spans().iter().filter(|_| self.step.is_apart()) {
+            let filled = size.page_of(positions.start).0..size.pages_for(positions.end).0;
+            for table in &self.sequences[seq].tables {
+                let mut filled = filled.clone().filter_map(|index| table.page(Pages(index)));
+                if let Some(page) = filled.find(|page| held[page.index()] != 1) {
+                    return Err(format!("{seq} fills {page}, which {} tables hold", held[page.index()]));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Pages whose last holder, on another thread, may have let go of them since the pool was looked at: it lowers the

@@ -88,6 +88,12 @@ impl Step {
         self.spans.is_empty() && self.copies.is_empty()
     }
 
+    /// Whether no sequence holds a page which another one fills in this step. Only those that begin in it may: whatever
+    /// others hold together was full before, or is copied before it is written.
+    pub fn is_apart(&self) -> bool {
+        self.admitted.is_empty() || self.pending.is_empty()
+    }
+
     pub(crate) fn copy(
         &mut self,
         from: PageRef,

@@ -104,7 +104,7 @@ fn attend(arena: &SharedArena, spec: &AttentionSpec, parts: &[Part], query: &[f3
         parts.iter().map(|part| TableView { first: 0, pages: &part.pages }).collect();
     let tokens = vec![0; rows];
     let cpu = cpu();
-    let batch = Rows { tokens: &tokens, spans: &spans };
+    let batch = Rows::new(&tokens, &spans);
     octavo_cpu::attention(cpu.level(), cpu.pool(), &qkv, spec, batch, &tables, &arena.read(), &mut out);
     out.data().to_vec()
 }

@@ -138,7 +138,7 @@ impl<'a, B: Backend> World<'a, B> {
     /// Stores and attends; the results of all rows.
     fn run(&mut self, values: &[f32], spans: &[Span], tables: &[TableView<'_>]) -> Vec<f32> {
         let (qkv, tokens) = self.store(values, spans, tables);
-        let rows = Rows { tokens: &tokens, spans };
+        let rows = Rows::new(&tokens, spans);
         let heads = self.shape.heads;
         let mut out = buf(self.backend, tokens.len(), heads.q * heads.dim);
         self.backend.attention(&qkv, &self.shape.spec(), rows, tables, &self.arena, &mut out).unwrap();
@@ -161,7 +161,7 @@ impl<'a, B: Backend> World<'a, B> {
         let [q, k] = &self.norms;
         let norms =
             shape.turn.then_some([NormSpec { weight: q, eps: 1e-6 }, NormSpec { weight: k, eps: 1e-5 }]);
-        let batch = Rows { tokens: &tokens, spans };
+        let batch = Rows::new(&tokens, spans);
         let arena = &mut self.arena;
         backend.rotate_and_store(&mut qkv, norms, &angles, &shape.spec(), batch, tables, arena).unwrap();
         (qkv, tokens)

@@ -177,7 +177,7 @@ impl Work {
     fn seconds_a_token(&mut self, machine: &Machine) -> f64 {
         let (spans, tables) = (self.step.spans(), self.cache.tables(self.step.sequences.clone()));
         let tokens = vec![0; spans.len()];
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows::new(&tokens, &spans);
         let spec = AttentionSpec { heads: HEADS, scale: 0.088, window: None, layer: 0 };
         let (cpu, arena) = (&machine.cpu, &self.cache.arena);
         let step =

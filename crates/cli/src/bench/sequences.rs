@@ -65,7 +65,7 @@ impl Sequences {
         let Self { arena, tables } = self;
         let tables: Vec<_> =
             tables[step.sequences.clone()].iter().map(|pages| TableView { first: 0, pages }).collect();
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows::new(&tokens, &spans);
         let (took, result) = time(|| {
             let out = model.forward(&machine.cpu, rows, &[&tables], arena, &wanted)?;
             machine.cpu.read(out, logits)

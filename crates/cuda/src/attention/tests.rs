@@ -50,7 +50,7 @@ fn attended_by(cuda: &Cuda, case: Case) -> Vec<f32> {
     let spec = AttentionSpec { heads, scale: 0.25, window, layer: 0 };
     let spans = [Span { first_row: 0, rows, start: (tokens - rows) as u32 }];
     let mut out = cuda.buf(rows, heads.q * heads.dim).unwrap();
-    let rows = Rows { tokens: &ids, spans: &spans };
+    let rows = Rows::new(&ids, &spans);
     let tables = [TableView { first: 0, pages: &pages }];
     cuda.attention(&qkv, &spec, rows, &tables, &arena, &mut out).unwrap();
     let mut values = Vec::new();

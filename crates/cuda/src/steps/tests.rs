@@ -80,7 +80,7 @@ impl World {
             .iter()
             .map(|&at| Choice { uniform: 0.37, temperature: at as f32 * 0.6, ..Choice::LIKELIEST })
             .collect();
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows::new(&tokens, &spans);
         let Self { cuda, model, arena, .. } = self;
         let out = model.forward_and_choose(cuda, rows, &tables, arena, &wanted, &choices).unwrap();
         let chosen = cuda.chosen(who.len()).unwrap();

@@ -94,6 +94,8 @@ pub struct PageRunner {
     pub wants_empty: bool,
     /// Whether every wanted row must say how its token is chosen.
     pub wants_choices: bool,
+    /// Whether the sequences of each step were said to be apart.
+    pub apart: Arc<Mutex<Vec<bool>>>,
     /// Pages zeroed so far.
     pub zeroed: Arc<AtomicUsize>,
     /// How often zeroing fails before it succeeds.
@@ -118,6 +120,7 @@ impl PageRunner {
             reads: true,
             wants_empty: false,
             wants_choices: false,
+            apart: Arc::default(),
             zeroed: Arc::default(),
             zeroing_fails: 0,
         }
@@ -150,6 +153,21 @@ impl PageRunner {
                 let stored = if matches!(fault, None | Some(Fault::NoNumbers)) { token } else { RUBBISH };
                 *self.slot(table.pages, position) = stored;
             }
+        }
+    }
+
+    /// A batch whose sequences are said to be apart has no page that one of them fills and another one holds.
+    fn note_apart(&mut self, batch: &Batch) {
+        let (rows, tables) = (batch.rows(), batch.tables());
+        self.apart.lock().unwrap().push(rows.apart);
+        let holders = tables[0].iter().flat_map(|table| table.pages);
+        let holders = holders.fold(BTreeMap::new(), |mut holders, page| {
+            *holders.entry(*page).or_insert(0) += 1;
+            holders
+        });
+        for (span, table) in rows.spans.iter().zip(&tables[0]).filter(|_| rows.apart) {
+            let filled = &table.pages[span.start as usize / self.page_size..];
+            assert!(filled.iter().all(|page| holders[page] == 1), "{filled:?} are others' too");
         }
     }
 
@@ -216,6 +234,7 @@ impl Runner for PageRunner {
         let fault = fault.filter(|fault| *fault != Fault::TooFewRows || !batch.wanted().is_empty());
         self.store(batch, fault);
         self.note(batch);
+        self.note_apart(batch);
         match fault {
             Some(Fault::NotStarted) => return Err(BackendError::Device("it is on strike".into())),
             Some(Fault::PanicAtStart) => panic!("the queue is gone"),

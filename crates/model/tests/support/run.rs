@@ -71,7 +71,7 @@ impl<B: Backend> Session<B> {
         let tables: Vec<Vec<TableView<'_>>> =
             (0..self.spec.groups().len()).map(|group| self.tables(batch, &spans, group)).collect();
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows::new(&tokens, &spans);
         let logits = self.model.forward(&self.backend, rows, &tables, &mut self.arena, &wanted).unwrap();
         let mut out = Vec::new();
         self.backend.read(logits, &mut out).unwrap();

@@ -100,7 +100,7 @@ impl Sequences {
             .map(|group| group.iter().map(|(first, pages)| TableView { first: *first, pages }).collect())
             .collect();
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
-        let rows = Rows { tokens: &tokens, spans: &spans };
+        let rows = Rows { apart: true, ..Rows::new(&tokens, &spans) };
         let choices = vec![Choice::LIKELIEST; batch];
         model.forward_and_choose(bench.cuda(), rows, &tables, arena, &wanted, &choices)?;
         Ok(())

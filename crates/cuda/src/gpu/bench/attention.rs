@@ -90,7 +90,7 @@ impl Bench {
 
     fn run(&self, case: &AttentionCase, world: &mut World, layer: usize) -> Result<(), BackendError> {
         let tables: Vec<_> = world.tables.iter().map(|pages| TableView { first: 0, pages }).collect();
-        let rows = Rows { tokens: &world.tokens, spans: &world.spans };
+        let rows = Rows::new(&world.tokens, &world.spans);
         self.cuda.attention(&world.qkv, &case.spec(layer), rows, &tables, &world.arena, &mut world.out)
     }
 
