@@ -141,6 +141,8 @@ fn a_bench_refuses_options_that_it_does_not_read() {
         let said = BENCH.error_of(&args);
         assert!(said.contains("unexpected argument '--rounds'"), "{args:?}: {said}");
     }
+    let said = BENCH.error_of(&["offline", "--geometry", "Gemma"]);
+    assert!(said.contains("--geometry is for --device cuda"), "{said}");
     let said = BENCH.error_of(&["offline", "--min-len", "9", "--max-len", "8"]);
     assert!(said.contains("--min-len is above --max-len"), "{said}");
     for args in [["attention", "--rounds", "3"], ["prefill", "--rounds", "3"], ["serving", "--threads", "1"]]
@@ -154,6 +156,8 @@ fn a_bench_refuses_options_that_it_does_not_read() {
 fn steps_that_are_not_measured_are_refused_before_a_device_is_opened() {
     for (args, names) in [
         (["step", "--geometry", "70B"], "Llama-3.2-3B, Qwen3-4B, Gemma-3-1B, Qwen3-0.6B"),
+        (["offline", "--geometry", "70B"], "Llama-3.2-3B, Qwen3-4B, Gemma-3-1B, Qwen3-0.6B"),
+        (["serving", "--geometry", "Qwen3"], "several geometries: Qwen3-4B, Qwen3-0.6B"),
         (["step", "--batch", "7"], "1, 24 and 256"),
         (["step", "--context", "100"], "512 and 4096"),
     ] {

@@ -34,10 +34,10 @@ pub(crate) fn origins(at: usize, tables: impl IntoIterator<Item = (u32, usize)>)
 
 /// Panics unless every span's pages cover it.
 pub(crate) fn check(page_size: usize, spans: &[Span], tables: impl IntoIterator<Item = (u32, usize)>) {
-    let size = page_size as u32;
     for (span, (first, len)) in spans.iter().zip(tables).filter(|(span, _)| span.rows > 0) {
-        assert!(span.start / size >= first, "a page that has left the window");
-        assert!(span.end().div_ceil(size) as usize <= first as usize + len, "pages up to {}", span.end());
+        let first = first as usize;
+        assert!(first * page_size <= span.start as usize, "a page that has left the window");
+        assert!(span.end() as usize <= (first + len) * page_size, "pages up to {}", span.end());
     }
 }
 

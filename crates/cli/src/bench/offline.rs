@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         args.max_batch
     );
     let question = "how many tokens a second does the whole engine generate?";
-    let goals = if args.rig.on_gpu() { figures.goals() } else { Vec::new() };
+    let goals = if args.rig.on_gpu() && args.rig.is_usual() { figures.goals() } else { Vec::new() };
     Report::new("offline", question, conditions, &figures, figures.tables(), goals)
 }
 

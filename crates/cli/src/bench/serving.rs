@@ -122,7 +122,8 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     };
     let question = "do pages serve a burst faster than slots in the same memory, and does sharing help?";
     let conditions = format!("{}, {requests} requests", rig.conditions());
-    Report::new("serving", question, conditions, &figures, figures.tables(), figures.goals(args.rig.on_gpu()))
+    let goals = if args.rig.is_usual() { figures.goals(args.rig.on_gpu()) } else { Vec::new() };
+    Report::new("serving", question, conditions, &figures, figures.tables(), goals)
 }
 
 /// All requests at once.

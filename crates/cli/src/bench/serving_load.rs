@@ -17,8 +17,9 @@ use octavo_types::{Bytes, KvDtype, KvSpec, PageSize, Pages, Timestamp, Tokens};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Qwen3-0.6B's geometry on a device, ready to be loaded as often as needed.
+/// A model's geometry on a device, ready to be loaded as often as needed.
 pub(super) struct Rig {
+    geometry: &'static str,
     config: ModelConfig,
     place: Place,
 }
@@ -27,7 +28,6 @@ enum Place {
     /// With the weights in memory.
     Cpu {
         machine: Box<Machine>,
-        geometry: &'static str,
         weights: Weights,
     },
     Cuda {
@@ -48,6 +48,9 @@ pub(super) struct RigArgs {
     /// On a GPU: a sequence's results may not depend on others
     #[arg(long)]
     deterministic: bool,
+    /// On a GPU: the model whose name contains this, of those that `bench step` knows; the goals are for the usual one
+    #[arg(long, value_name = "NAME")]
+    geometry: Option<String>,
 }
 
 impl RigArgs {
@@ -57,6 +60,13 @@ impl RigArgs {
     }
     pub(super) fn on_gpu(&self) -> bool {
         self.device != Device::Cpu
+    }
+    /// Whether goals were set for this.
+    pub(super) fn is_usual(&self) -> bool {
+        self.geometry.is_none()
+    }
+    fn geometry(&self) -> Result<&'static gpu::Geometry> {
+        self.geometry.as_ref().map_or(Ok(&gpu::QWEN_06B), |part| gpu::only(part))
     }
 }
 
@@ -74,19 +84,22 @@ impl Rig {
     pub(super) fn new(args: &RigArgs) -> Result<Self> {
         if args.on_gpu() {
             args.cpu.refuse_on_gpu()?;
+        } else if args.geometry.is_some() {
+            bail!("--geometry is for --device cuda: on the CPU it is Qwen3-0.6B's");
         }
+        let geometry = args.geometry()?;
         if let Some(bench) = gpu::open(args.device, args.deterministic, true)? {
             let (Device::Cuda(number), deterministic) = (args.device, args.deterministic) else {
                 bail!("--device cpu, cuda or cuda:N");
             };
             let name = octavo_backend::Backend::name(bench.cuda());
-            let config = gpu::QWEN_06B.config()?;
-            return Ok(Self { config, place: Place::Cuda { number, deterministic, name } });
+            let place = Place::Cuda { number, deterministic, name };
+            return Ok(Self { geometry: geometry.name, config: geometry.config()?, place });
         }
         let (machine, geometry) = (Machine::of(&args.cpu), Geometry::new(args.quick()));
         let weights = geometry.weights(machine.pool())?;
-        let place = Place::Cpu { machine: Box::new(machine), geometry: geometry.name, weights };
-        Ok(Self { config: geometry.config()?, place })
+        let place = Place::Cpu { machine: Box::new(machine), weights };
+        Ok(Self { geometry: geometry.name, config: geometry.config()?, place })
     }
 
     pub(super) fn engine(&self, variant: &Variant) -> Result<Engine> {
@@ -94,7 +107,8 @@ impl Rig {
         let slot = PageSize::new(engine.max_len.0).expect("sequences have tokens");
         let page_size = if contiguous { slot } else { PageSize::DEFAULT };
         let spec = self.config.kv_spec(KvDtype::F16, page_size, None)?;
-        let total = Pages(tokens / page_size.tokens().0);
+        // Each layer group has pages of its own for the same tokens.
+        let total = Pages(tokens / page_size.tokens().0 * spec.groups().len() as u32);
         let budget = Bytes(u64::from(total.0) * spec.page_bytes().0);
         let settings = Settings { total, prefix_cache, ..Settings::for_model(&spec, budget) };
         let runner = self.runner(&spec, &settings, engine)?;
@@ -129,12 +143,12 @@ impl Rig {
     /// What the figures hold for.
     pub(super) fn conditions(&self) -> String {
         match &self.place {
-            Place::Cpu { machine, geometry, .. } => {
-                format!("{geometry} geometry, threads: {}", machine.pool().threads())
+            Place::Cpu { machine, .. } => {
+                format!("{} geometry, threads: {}", self.geometry, machine.pool().threads())
             }
             Place::Cuda { deterministic, name, .. } => {
                 let mode = if *deterministic { ", deterministic" } else { "" };
-                format!("{} geometry, {name}{mode}", gpu::QWEN_06B.name)
+                format!("{} geometry, {name}{mode}", self.geometry)
             }
         }
     }

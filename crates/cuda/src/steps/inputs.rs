@@ -8,13 +8,14 @@ use crate::choose::PlainChoice;
 use crate::plan::{Item, PlanKey};
 use crate::stage::Writer;
 use octavo_backend::{Choice, Step, TableView};
-use octavo_types::PageId;
 
 pub(super) struct Inputs<'a> {
     step: &'a Step<'a, CudaArena>,
     /// Rows that the step is filled up to.
     rows: usize,
     plans: &'a Plans,
+    /// The index of the page in which each row is stored.
+    own: Vec<u32>,
     /// Where each layer group's pages begin among those of all, and where the last one's end.
     bases: Vec<usize>,
 }
@@ -27,7 +28,8 @@ impl<'a> Inputs<'a> {
             check(size, step.rows.spans, ranges(tables));
             bases.push(bases[bases.len() - 1] + tables.iter().map(|table| table.pages.len()).sum::<usize>());
         }
-        Self { step, rows, plans, bases }
+        let own = step.rows.spans.iter().map(|span| span.start / size as u32).collect();
+        Self { step, rows, plans, own, bases }
     }
 
     fn items(&self, key: PlanKey) -> &[Item] {
@@ -67,9 +69,9 @@ impl<'a> Inputs<'a> {
             }
             Need::Slots(group) => {
                 let size = step.arena.layout().page_size as u32;
-                for (span, table) in spans.iter().zip(step.tables[group]) {
-                    let page = table.pages[(span.start / size - table.first) as usize];
-                    out.put(&[page.0, span.start % size]);
+                for ((span, own), table) in spans.iter().zip(&self.own).zip(step.tables[group]) {
+                    let page = table.pages[(own - table.first) as usize];
+                    out.put(&[page.0, span.start - own * size]);
                 }
                 out.put_each(std::iter::repeat_n(NOWHERE, 2 * more));
             }
@@ -81,8 +83,8 @@ impl<'a> Inputs<'a> {
     }
 
     fn write_pages(&self, table: &TableView<'_>, out: &mut Writer<'_>) {
-        let last = table.pages.iter().fold(PageId(0), |a, b| a.max(*b));
-        assert!(last.index() < self.step.arena.pages(), "pages of the arena");
+        let last = table.pages.iter().map(|page| page.0).fold(0, u32::max);
+        assert!((last as usize) < self.step.arena.pages(), "pages of the arena");
         out.put(table.pages);
     }
 }

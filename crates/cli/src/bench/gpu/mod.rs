@@ -76,6 +76,27 @@ pub(super) const GEMMA_1B: Geometry = geometry!("Gemma-3-1B", "gemma-3-1b");
 pub(super) const QWEN_06B: Geometry = geometry!("Qwen3-0.6B", "qwen3-0.6b");
 pub(super) const ALL: [Geometry; 4] = [LLAMA_3B, QWEN_4B, GEMMA_1B, QWEN_06B];
 
+/// Those whose names contain this.
+pub(super) fn named(part: &str) -> Result<Vec<&'static Geometry>> {
+    let named: Vec<_> = ALL.iter().filter(|geometry| geometry.name.contains(part)).collect();
+    if named.is_empty() {
+        let names: Vec<_> = ALL.iter().map(|geometry| geometry.name).collect();
+        bail!("no geometry has {part:?} in its name; there are {}", names.join(", "));
+    }
+    Ok(named)
+}
+
+/// The one whose name contains this.
+pub(super) fn only(part: &str) -> Result<&'static Geometry> {
+    match named(part)?[..] {
+        [one] => Ok(one),
+        ref several => {
+            let names: Vec<_> = several.iter().map(|geometry| geometry.name).collect();
+            bail!("{part:?} is in the names of several geometries: {}", names.join(", "));
+        }
+    }
+}
+
 impl Geometry {
     pub(super) fn config(&self) -> Result<ModelConfig> {
         Ok(ModelConfig::from_json(self.config)?)

@@ -2,7 +2,7 @@
 
 use super::profile::{self, Part};
 use super::world::{self, SPARE, Sequences};
-use super::{ALL, Geometry, open};
+use super::{Geometry, open};
 use crate::bench::measure::{Samples, progress, time};
 use crate::report::{Goal, Report, Table};
 use anyhow::{Result, bail};
@@ -58,14 +58,7 @@ impl Args {
     }
 
     fn geometries(&self) -> Result<Vec<&'static Geometry>> {
-        let is_named =
-            |geometry: &&Geometry| self.geometry.as_ref().is_none_or(|name| geometry.name.contains(name));
-        let named: Vec<_> = ALL.iter().filter(is_named).collect();
-        if named.is_empty() {
-            let names: Vec<_> = ALL.iter().map(|geometry| geometry.name).collect();
-            bail!("no geometry has that in its name; there are {}", names.join(", "));
-        }
-        Ok(named)
+        super::named(self.geometry.as_deref().unwrap_or_default())
     }
 
     /// Before a device is opened.
