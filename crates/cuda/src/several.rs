@@ -14,8 +14,10 @@ const LEAST_WEIGHTS: usize = 7 << 20;
 /// Chunks of rows that a lane loads at once, and how many it may hold if they are all there are.
 const GROUP: usize = 2;
 const MOST_AT_ONCE: usize = 6;
-/// The most chunks of a warp of a small product.
-const FEW_CHUNKS: usize = 4;
+/// Warps of a block of a small product, and the most chunks of each: where every block has a processor to itself, and
+/// where some have to share one.
+const ALONE_OF_SMALL: (usize, usize) = (8, 4);
+const SHARING_OF_SMALL: (usize, usize) = (6, 6);
 /// The most chunks of a warp that are copied ahead.
 const DEEPEST: usize = 16;
 /// Shared memory of a block that has a multiprocessor to itself: less than there is, so that blocks of the kernels that come
@@ -54,9 +56,13 @@ pub(crate) fn large(processors: Processors, [rows, outputs, cols]: [usize; 3]) -
 /// A small product of which every block has one unit, and every warp few chunks of it: all of its weights and rows are on
 /// their way at once.
 pub(crate) fn small(processors: Processors, parts: usize, [rows, outputs, cols]: [usize; 3]) -> Option<Cut> {
-    let shape = Shape { min_blocks: 2, warps: 8, sixteens: 2, parts };
+    let shape = |warps| Shape { min_blocks: 2, warps, sixteens: 2, parts };
+    // Of products in parts none was faster so.
+    let share = parts == 1 && shape(1).tiles(outputs) > processors.count;
+    let (warps, most_chunks) = if share { SHARING_OF_SMALL } else { ALONE_OF_SMALL };
+    let shape = shape(warps);
     let is_one_unit = shape.tiles(outputs) <= shape.most_blocks(processors.count);
-    if rows > MOST_ROWS || !is_one_unit || shape.chunks(cols) > FEW_CHUNKS {
+    if rows > MOST_ROWS || !is_one_unit || shape.chunks(cols) > most_chunks {
         return None;
     }
     let mut cut = shape.cut(processors, [rows, outputs, cols])?;
@@ -134,6 +140,21 @@ mod tests {
         assert_eq!(cut(1152, 6912), Some((3, 108, 256)));
         // Of Qwen3-0.6B.
         assert_eq!(cut(6144, 1024), None);
+    }
+
+    #[test]
+    fn small_products_have_all_chunks_on_their_way_at_once() {
+        let cut = |outputs, cols, parts| {
+            let cut = small(Processors::MANY, parts, [24, outputs, cols])?;
+            let options = cut.kernel.several.expect("its options");
+            Some((options.once, options.warps, options.depth, cut.grid.blocks[0]))
+        };
+        // Of Qwen3-0.6B: queries, keys and values; gates, of whose blocks some share a processor; the way back in parts.
+        assert_eq!(cut(4096, 1024, 1), Some((true, 8, 4, 128)));
+        assert_eq!(cut(6144, 1024, 1), Some((true, 6, 6, 192)));
+        assert_eq!(cut(1024, 3072, 4), Some((true, 8, 3, 128)));
+        // Too many chunks for a warp, and more units than there are places for.
+        assert_eq!((cut(4096, 1056, 1), cut(6144, 1184, 1), cut(8480, 1024, 1)), (None, None, None));
     }
 
     #[test]
