@@ -28,7 +28,7 @@ KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     char* ring = shared + warp * STAGES * STAGE_BYTES;
     float* results = (float*)(shared + RING_BYTES);
     Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring);
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
     after_previous();
     for (;;) {
