@@ -29,8 +29,7 @@ fn attend(cpu: &Cpu, query: &[f32; DIM], keys: &[[u8; DIM]], values: &[[u8; DIM]
     let spans = [Span { first_row: 0, rows: 1, start: keys.len() as u32 - 1 }];
     let tables = [TableView { first: 0, pages: &[PageId(0)] }];
     let mut out = Buf::new(1, DIM);
-    cpu.attention(&qkv, &spec, Rows::new(&[0], &spans), &tables, &arena, &mut out)
-        .expect("attention");
+    cpu.attention(&qkv, &spec, Rows::new(&[0], &spans), &tables, &arena, &mut out).expect("attention");
     out.row(0).to_vec()
 }
 

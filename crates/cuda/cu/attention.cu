@@ -13,6 +13,8 @@
 //
 // The grid is the same whatever the lengths are; what a block does it reads from `items`, so that a captured launch
 // serves other lengths. See plan.rs.
+// Heads are whole fours.
+#define WHOLE_FOURS 1
 #include "attention_merge.cuh"
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {

@@ -6,10 +6,10 @@ struct Args {
     const void* gate_up;
     void* out;
     u32 cols;
-    int out_precision;
     int act;
     // Of a part of `gate_up`.
     u32 rows;
+    int unused;
 };
 
 // Fours of columns of a thread, as in dense.rs: what is short comes in many rows, of which all shall be there at once.
@@ -31,6 +31,6 @@ KERNEL(gated, Args, 256, 1) {
 #pragma unroll
     for (int j = 0; j < FOURS; j++) {
         for (int i = 0; i < 4; i++) gate[j][i] = activation(a.act, gate[j][i]) * up[j][i];
-        store_four(a.out, a.out_precision, to + cols[j], gate[j], counts[j]);
+        store_four(a.out, SHORT, to + cols[j], gate[j], counts[j]);
     }
 }

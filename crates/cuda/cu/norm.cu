@@ -14,8 +14,6 @@ struct Args {
     float before_eps;
     float eps;
     u32 cols;
-    int x_precision;
-    int out_precision;
     // Of a part of `delta`.
     u32 rows;
 };
@@ -41,7 +39,7 @@ FN void load_weights(Columns& c, const Args& a) {
 }
 // With delta in x, where that takes no sums.
 FN void load_columns(Columns& c, const Args& a, u64 row) {
-    load_four(c.x, a.x, a.x_precision, row + c.at, c.count);
+    load_four(c.x, a.x, X_PRECISION, row + c.at, c.count);
     if (!a.delta) return;
     load_parts(c.delta, a.delta, row + c.at, c.count, (u64)a.rows * a.cols);
     for (int i = 0; i < 4 && !BEFORE; i++) c.x[i] += c.delta[i];
@@ -77,10 +75,10 @@ FN Factors factors_of(float (&sums)[4], const Args& a, float share, float (&scra
 
 FN void write_columns(Columns& c, const Args& a, u64 row, const Factors& f) {
     for (int i = 0; i < 4 && BEFORE; i++) c.x[i] += c.delta[i] * f.delta * c.before[i];
-    if (a.delta) store_four(a.x, a.x_precision, row + c.at, c.x, c.count);
+    if (a.delta) store_four(a.x, X_PRECISION, row + c.at, c.x, c.count);
     float out[4];
     for (int i = 0; i < 4; i++) out[i] = c.x[i] * f.x * c.weight[i];
-    store_four(a.out, a.out_precision, row + c.at, out, c.count);
+    store_four(a.out, SHORT, row + c.at, out, c.count);
 }
 
 KERNEL(norm, Args, 1024 / MIN_BLOCKS, MIN_BLOCKS) {

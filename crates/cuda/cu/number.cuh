@@ -6,6 +6,12 @@
 #define BF16 1
 #define F16 2
 
+// Whether numbers come by fours alone, each at a multiple of four. What a kernel is not told leaves more code, and code
+// that is fetched for every launch takes time.
+#ifndef WHOLE_FOURS
+#define WHOLE_FOURS 0
+#endif
+
 #define INFINITE as_float(0x7f800000u)
 
 FN float from_bf16(u16 x) { return as_float((u32)x << 16); }
@@ -25,12 +31,15 @@ FN void store(void* p, int precision, u64 i, float x) {
     else ((u16*)p)[i] = precision == BF16 ? to_bf16(x) : to_f16(x);
 }
 
+FN bool are_whole(u64 i, u32 count) { return WHOLE_FOURS || (count == 4 && i % 4 == 0); }
 // Four numbers at `i`, of which `count` are there (the others are 0); at once where that can be.
 FN void load_four(float (&x)[4], const void* p, int precision, u64 i, u32 count) {
-    if (precision == F32 && count == 4 && i % 4 == 0) {
+    if (WHOLE_FOURS && count == 0) {
+        x[0] = x[1] = x[2] = x[3] = 0.f;
+    } else if (precision == F32 && are_whole(i, count)) {
         const Four v = *(const Four*)((const float*)p + i);
         x[0] = as_float(v.x), x[1] = as_float(v.y), x[2] = as_float(v.z), x[3] = as_float(v.w);
-    } else if (precision != F32 && count == 4 && i % 4 == 0) {
+    } else if (precision != F32 && are_whole(i, count)) {
         const Two v = ((const Two*)p)[i / 4];
         const u16 bits[4] = {(u16)v.x, (u16)(v.x >> 16), (u16)v.y, (u16)(v.y >> 16)};
 #pragma unroll
@@ -55,9 +64,10 @@ FN void load_parts(float (&x)[4], const void* p, u64 i, u32 count, u64 size) {
 }
 #endif
 FN void store_four(void* p, int precision, u64 i, const float (&x)[4], u32 count) {
-    if (precision == F32 && count == 4 && i % 4 == 0) {
+    if (WHOLE_FOURS && count == 0) return;
+    if (precision == F32 && are_whole(i, count)) {
         *(Four*)((float*)p + i) = Four{as_bits(x[0]), as_bits(x[1]), as_bits(x[2]), as_bits(x[3])};
-    } else if (precision != F32 && count == 4 && i % 4 == 0) {
+    } else if (precision != F32 && are_whole(i, count)) {
         const bool bf16 = precision == BF16;
         ((Two*)p)[i / 4] = Two{bf16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]),
                                bf16 ? pack_bf16(x[2], x[3]) : pack_f16(x[2], x[3])};

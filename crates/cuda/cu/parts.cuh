@@ -109,15 +109,18 @@ FN bool is_last(const Args& a, u32 head, int counter, int count) {
     return arrived + 1 == (u32)count;
 }
 
-// The blocks that finish last merge: of a group its parts, of all the groups.
+// The blocks that finish last merge: of a group its parts, then of all the groups. Where one group is all, that is one step.
 FN void merge_parts(const Args& a, const Item& item, u32 head) {
     const int groups = (item.parts + GROUP - 1) / GROUP, merged = item.first_part + item.parts;
-    if (groups == 1) {
-        if (is_last(a, head, item.counter, item.parts)) merge_range(a, item, head, item.first_part, item.parts, -1);
-        return;
+    int first = item.first_part, count = item.parts, into = -1, counter = item.counter;
+    if (groups > 1) {
+        const int group = item.part / GROUP, before = group * GROUP;
+        count = count - before < GROUP ? count - before : GROUP;
+        first += before, into = merged + group, counter += group;
     }
-    const int group = item.part / GROUP, left = item.parts - group * GROUP, count = left < GROUP ? left : GROUP;
-    if (!is_last(a, head, item.counter + group, count)) return;
-    merge_range(a, item, head, item.first_part + group * GROUP, count, merged + group);
-    if (is_last(a, head, item.counter + groups, groups)) merge_range(a, item, head, merged, groups, -1);
+    while (is_last(a, head, counter, count)) {
+        merge_range(a, item, head, first, count, into);
+        if (into < 0) return;
+        first = merged, count = groups, into = -1, counter = item.counter + groups;
+    }
 }

@@ -13,9 +13,8 @@ struct Args {
     u32 outputs;
     u32 cols;
     u32 parts;
-    int precision;
     int act;
-    int out_precision;
+    int unused;
 };
 
 // The first row of weights of an eight of outputs. If GATED, eights of gate and up take turns: a unit has both of what
@@ -46,7 +45,7 @@ FN void write_results(const Args& a, const float* shared, u32 output, u32 part) 
         add_warps(up, shared, row, gate_of(own) + 8);
 #pragma unroll
         for (int j = 0; j < 4; j++) gate[j] = activation(a.act, gate[j]) * up[j];
-        if (output / 2 + own < all) store_four(a.out, a.out_precision, (u64)row * all + output / 2 + own, gate, 4);
+        if (output / 2 + own < all) store_four(a.out, SHORT, (u64)row * all + output / 2 + own, gate, 4);
     }
 #else
     for (u32 i = thread_id(); i < ROWS * OUTPUTS / 4; i += WARPS * 32) {

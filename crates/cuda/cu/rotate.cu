@@ -1,4 +1,6 @@
 // Norms and rotates queries and keys, and stores keys and values. LANES lanes have one head of one row: [q | k | v].
+// Heads are whole fours.
+#define WHOLE_FOURS 1
 #include "codec.cuh"
 #include "place.cuh"
 

@@ -62,14 +62,14 @@ FN Rows load_rows(const Args& a, const Share& s, u32 chunk) {
 
 typedef float Sums[SIXTEENS][TILES][4];
 
-template <int PRECISION> FN void add_chunk(Sums& sums, const char* chunk, const Rows& x) {
+FN void add_chunk(Sums& sums, const char* chunk, const Rows& x) {
 #pragma unroll
     for (int i = 0; i < SIXTEENS; i++) {
         const Four p = *(const Four*)(chunk + i * 1024), q = *(const Four*)(chunk + i * 1024 + 512);
         const u32 low[4] = {p.x, q.x, p.y, q.y}, high[4] = {p.z, q.z, p.w, q.w};
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
-            if (PRECISION == BF16) {
+            if (SHORT == BF16) {
                 multiply_bf16(sums[i][tile], low, x.v[tile].x, x.v[tile].y);
                 multiply_bf16(sums[i][tile], high, x.v[tile].z, x.v[tile].w);
             } else {
@@ -100,11 +100,11 @@ FN void clear(Sums& sums) {
 }
 
 #if ONCE
-template <int PRECISION> FN void add_group(Sums& sums, const char* ring, const Rows (&x)[GROUP], u32 count) {
+FN void add_group(Sums& sums, const char* ring, const Rows (&x)[GROUP], u32 count) {
     copies_wait<0>();
 #pragma unroll
     for (int i = 0; i < GROUP; i++)
-        if (i < count) add_chunk<PRECISION>(sums, ring + i * CHUNK_BYTES, x[i]);
+        if (i < count) add_chunk(sums, ring + i * CHUNK_BYTES, x[i]);
 }
 
 KERNEL(several, Args, WARPS * 32, MIN_BLOCKS) {
@@ -123,8 +123,7 @@ KERNEL(several, Args, WARPS * 32, MIN_BLOCKS) {
     for (int i = 0; i < GROUP; i++) x[i] = load_rows(a, s, first + i * WARPS);
     Sums sums;
     clear(sums);
-    if (a.precision == BF16) add_group<BF16>(sums, ring, x, count);
-    else add_group<F16>(sums, ring, x, count);
+    add_group(sums, ring, x, count);
     write_unit(sums, a, s.first * OUTPUTS, s.part, (float*)shared);
 }
 #else
@@ -138,7 +137,7 @@ FN void copy_next(Walk& w, const Args& a, const Share& s, char* to) {
     copies_commit();
 }
 
-template <int PRECISION> FN void work(const Args& a, const Share& s, Walk& ahead, char* ring, float* results) {
+FN void work(const Args& a, const Share& s, Walk& ahead, char* ring, float* results) {
     const u32 first = s.begin + warp_id();
     Rows x[GROUP];
 #pragma unroll
@@ -156,7 +155,7 @@ template <int PRECISION> FN void work(const Args& a, const Share& s, Walk& ahead
             for (int i = 0; i < GROUP; i++) {
                 if (at + i * WARPS >= s.end) break;
                 copies_wait<DEPTH - 1>();
-                add_chunk<PRECISION>(sums, chunk, x[i]);
+                add_chunk(sums, chunk, x[i]);
                 copy_next(ahead, a, s, chunk);
                 chunk = chunk + CHUNK_BYTES == ring + DEPTH * CHUNK_BYTES ? ring : chunk + CHUNK_BYTES;
             }
@@ -179,7 +178,6 @@ KERNEL(several, Args, WARPS * 32, MIN_BLOCKS) {
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) copy_next(ahead, a, s, ring + i * CHUNK_BYTES);
     after_previous();
-    if (a.precision == BF16) work<BF16>(a, s, ahead, ring, results);
-    else work<F16>(a, s, ahead, ring, results);
+    work(a, s, ahead, ring, results);
 }
 #endif

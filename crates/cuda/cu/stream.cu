@@ -97,20 +97,20 @@ FN Rows load_rows(const Args& a, u32 chunk) {
     return x;
 }
 
-FN void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, int precision) {
+FN void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const u32 w[4] = {a0, a1, a2, a3};
-    if (precision == BF16) multiply_bf16(c, w, b0, b1);
+    if (SHORT == BF16) multiply_bf16(c, w, b0, b1);
     else multiply_f16(c, w, b0, b1);
 }
 
-FN void add_chunk(float (&sums)[SIXTEENS][TILES][4], const char* chunk, const Rows& x, int precision) {
+FN void add_chunk(float (&sums)[SIXTEENS][TILES][4], const char* chunk, const Rows& x) {
 #pragma unroll
     for (int i = 0; i < SIXTEENS; i++) {
         const Four p = *(const Four*)(chunk + i * 1024), q = *(const Four*)(chunk + i * 1024 + 512);
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
-            multiply(sums[i][tile], p.x, q.x, p.y, q.y, x.v[tile].x, x.v[tile].y, precision);
-            multiply(sums[i][tile], p.z, q.z, p.w, q.w, x.v[tile].z, x.v[tile].w, precision);
+            multiply(sums[i][tile], p.x, q.x, p.y, q.y, x.v[tile].x, x.v[tile].y);
+            multiply(sums[i][tile], p.z, q.z, p.w, q.w, x.v[tile].z, x.v[tile].w);
         }
     }
 }
@@ -152,7 +152,7 @@ FN void write_unit(const float (&sums)[SIXTEENS][TILES][4], const Args& a, u32 o
         const u32 own = i % (OUTPUTS / 2), row = i / (OUTPUTS / 2), all = a.outputs / 2;
         const float gate = add_warps(shared, gate_of(own), row), up = add_warps(shared, gate_of(own) + 8, row);
         if (row < ROWS && output / 2 + own < all)
-            store(a.out, a.out_precision, (u64)row * all + output / 2 + own, activation(a.act, gate) * up);
+            store(a.out, SHORT, (u64)row * all + output / 2 + own, activation(a.act, gate) * up);
     }
 #else
     for (u32 i = thread_id(); i < OUTPUTS * 8; i += WARPS * 32) {
@@ -208,7 +208,7 @@ KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
             next_x = load_rows(a, at + WARPS < unit.end ? at + WARPS : next.begin + warp);
             copies_wait<DEPTH - 2>();
 #endif
-            add_chunk(sums, chunk, x, a.precision);
+            add_chunk(sums, chunk, x);
             if (find_chunk(ahead, a)) {
                 char* to = place_of(ahead, ring);
                 copy_weights(ahead, a, to);

@@ -2,7 +2,7 @@
 
 use crate::backend::{Cuda, Only};
 use crate::device::{Grid, Product};
-use crate::kernels::{Kernel, NormOptions, ProductOptions};
+use crate::kernels::{Kernel, NormOptions, NumberOptions, ProductOptions};
 use crate::memory::{Memory, launch};
 use crate::precision::Precision;
 use crate::steps::Need;
@@ -45,8 +45,6 @@ struct NormArgs {
     before_eps: f32,
     eps: f32,
     cols: u32,
-    x_precision: i32,
-    out_precision: i32,
     rows: u32,
 }
 
@@ -55,9 +53,9 @@ struct GatedArgs {
     gate_up: u64,
     out: u64,
     cols: u32,
-    out_precision: i32,
     act: i32,
     rows: u32,
+    unused: i32,
 }
 
 #[repr(C)]
@@ -137,22 +135,21 @@ impl Cuda {
             before_eps: before.map_or(0.0, |n| n.eps),
             eps: norm.eps,
             cols: x.cols() as u32,
-            x_precision: x.precision() as i32,
-            out_precision: self.short() as i32,
             rows: x.rows() as u32,
         };
         // Many rows are better off with several blocks on a multiprocessor, but the order of sums depends on it.
         let many = !self.deterministic() && x.rows() > self.device.processors().count;
         let (fours, min_blocks) = (x.cols().div_ceil(4), if many { 2 } else { 1 });
         let kept = fours.div_ceil(NormOptions::MOST_THREADS / min_blocks).clamp(1, 2);
-        let options = NormOptions { kept, min_blocks, before: before.is_some() };
+        let options = NormOptions { kept, min_blocks, before: before.is_some(), precision: x.precision() };
         let grid = Grid::new(x.rows(), 1, threads_for(fours.div_ceil(kept), options.most_threads()));
         let product = delta.map_or(ProductOptions::WHOLE, ProductOptions::of);
         if self.left_out(Only::Kernel("norm")) {
             return Ok(());
         }
         // SAFETY: a block a row of buffers whose shapes were found equal, weights of as many columns.
-        unsafe { launch(&*self.device, NORM.with_product(product).with_norm(options), grid, &args) }
+        let kernel = NORM.with_numbers(self.numbers(x.cols())).with_product(product).with_norm(options);
+        unsafe { launch(&*self.device, kernel, grid, &args) }
     }
 
     pub(crate) fn run_gated(
@@ -166,9 +163,9 @@ impl Cuda {
             gate_up: gate_up.address(),
             out: out.overwrite(self.short()),
             cols: out.cols() as u32,
-            out_precision: self.short() as i32,
             act: i32::from(act == Activation::Gelu),
             rows: out.rows() as u32,
+            unused: 0,
         };
         // `FOURS` of `cu/gated.cu`.
         let fours = if gate_up.precision() == Precision::F32 { 1 } else { 2 };
@@ -178,7 +175,13 @@ impl Cuda {
             return Ok(());
         }
         // SAFETY: the kernel stays within rows and columns, and the shapes were checked.
-        unsafe { launch(&*self.device, GATED.with_product(ProductOptions::of(gate_up)), grid, &args) }
+        let kernel = GATED.with_numbers(self.numbers(out.cols())).with_product(ProductOptions::of(gate_up));
+        unsafe { launch(&*self.device, kernel, grid, &args) }
+    }
+
+    /// Of rows of so many columns.
+    fn numbers(&self, cols: usize) -> NumberOptions {
+        NumberOptions { short: self.short(), fours: cols.is_multiple_of(4) }
     }
 
     pub(crate) fn run_pick(&self, x: &CudaBuf, rows: &[u32], out: &mut CudaBuf) -> Result<(), BackendError> {
@@ -244,7 +247,8 @@ impl Cuda {
         let few = cut.is_some();
         let parts = cut.map_or(1, |cut| cut.parts);
         // By a kernel of ours for few rows, where nobody else has a part of the sums.
-        let gate = gate.filter(|_| few && parts == 1 && w.rows.is_multiple_of(16));
+        let may_gate = few && parts == 1 && w.rows.is_multiple_of(16) && w.precision == self.short();
+        let gate = gate.filter(|_| may_gate);
         assert!(
             gate.as_ref().is_none_or(|(_, to)| [to.rows(), 2 * to.cols()] == out.shape()),
             "shapes of a gate"

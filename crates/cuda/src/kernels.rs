@@ -16,6 +16,7 @@ pub(crate) struct Kernel {
     pub(crate) overlaps: bool,
     /// Of products of few rows: what is written is what a gate makes of them.
     gated: bool,
+    numbers: Option<NumberOptions>,
     product: Option<ProductOptions>,
     norm: Option<NormOptions>,
     pub(crate) stream: Option<StreamOptions>,
@@ -29,6 +30,15 @@ pub(crate) struct Kernel {
 pub(crate) struct HeadOptions {
     pub(crate) dim: usize,
     pub(crate) dtype: KvDtype,
+}
+
+/// Of kernels that would otherwise have code for every kind of numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct NumberOptions {
+    /// Of those that have sixteen bits.
+    pub(crate) short: Precision,
+    /// They come by fours.
+    pub(crate) fours: bool,
 }
 
 /// Of kernels that read a product.
@@ -55,6 +65,8 @@ pub(crate) struct NormOptions {
     pub(crate) min_blocks: usize,
     /// What is added is normed itself.
     pub(crate) before: bool,
+    /// Of what is normed.
+    pub(crate) precision: Precision,
 }
 
 impl NormOptions {
@@ -157,6 +169,7 @@ impl Kernel {
             overlaps: false,
             gated: false,
             head: None,
+            numbers: None,
             product: None,
             norm: None,
             stream: None,
@@ -176,6 +189,10 @@ impl Kernel {
 
     pub(crate) fn gated(self) -> Self {
         Self { gated: true, ..self }
+    }
+
+    pub(crate) fn with_numbers(self, numbers: NumberOptions) -> Self {
+        Self { numbers: Some(numbers), ..self }
     }
 
     pub(crate) fn with_product(self, product: ProductOptions) -> Self {
@@ -226,11 +243,15 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
+        if let Some(numbers) = self.numbers {
+            options.extend([("SHORT", numbers.short as usize), ("WHOLE_FOURS", usize::from(numbers.fours))]);
+        }
         if let Some(norm) = self.norm {
             options.extend([
                 ("KEPT", norm.kept),
                 ("MIN_BLOCKS", norm.min_blocks),
                 ("BEFORE", usize::from(norm.before)),
+                ("X_PRECISION", norm.precision as usize),
             ]);
         }
         if let Some(product) = self.product {

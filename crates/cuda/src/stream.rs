@@ -3,7 +3,7 @@
 
 use crate::backend::Cuda;
 use crate::device::{Grid, Processors, Product};
-use crate::kernels::{Kernel, StreamOptions};
+use crate::kernels::{Kernel, NumberOptions, StreamOptions};
 use crate::memory::launch;
 use crate::several;
 use octavo_backend::{Activation, BackendError};
@@ -41,9 +41,8 @@ pub(crate) struct StreamArgs {
     outputs: u32,
     cols: u32,
     parts: u32,
-    precision: i32,
     act: i32,
-    out_precision: i32,
+    unused: i32,
 }
 
 /// How a product is computed.
@@ -121,12 +120,14 @@ impl Cuda {
             outputs: p.outputs as u32,
             cols: p.cols as u32,
             parts: cut.parts as u32,
-            precision: p.precision as i32,
             act: i32::from(cut.gate == Some(Activation::Gelu)),
-            out_precision: p.out_precision as i32,
+            unused: 0,
         };
+        // Where there is a gate, half as many outputs are written.
+        let written = if cut.gate.is_some() { p.outputs / 2 } else { p.outputs };
+        let numbers = NumberOptions { short: p.precision, fours: written.is_multiple_of(4) };
         // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
-        unsafe { launch(&*self.device, cut.kernel, cut.grid, &args) }
+        unsafe { launch(&*self.device, cut.kernel.with_numbers(numbers), cut.grid, &args) }
     }
 }
 

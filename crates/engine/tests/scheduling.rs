@@ -449,8 +449,9 @@ fn a_prefix_shared_within_a_burst_is_computed_once() {
 fn sequences_are_apart_in_all_steps_but_those_in_which_one_begins_beside_what_others_fill() {
     let mut apart = Arc::default();
     let settings = Bench::pool(100, 4);
-    let mut bench =
-        Bench::with_runner(EngineConfig::new(8, Tokens(100)), settings, |runner| apart = runner.apart.clone());
+    let mut bench = Bench::with_runner(EngineConfig::new(8, Tokens(100)), settings, |runner| {
+        apart = runner.apart.clone()
+    });
     let newest = || *apart.lock().unwrap().last().expect("a step");
     bench.send(Request::new(prompt(1, 9), 60));
     bench.step();

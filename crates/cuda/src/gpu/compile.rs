@@ -123,7 +123,8 @@ pub(super) mod tests {
     use crate::gpu::bench::{FILL, READ};
     use crate::gpu::rehearsal::compile_all;
     use crate::kernels::{
-        AttentionOptions, ChunkOptions, NormOptions, ProductOptions, SeveralOptions, StreamOptions,
+        AttentionOptions, ChunkOptions, NormOptions, NumberOptions, ProductOptions, SeveralOptions,
+        StreamOptions,
     };
     use crate::pages::{COPY, ROWS, ZERO};
     use crate::precision::Precision;
@@ -186,15 +187,17 @@ pub(super) mod tests {
 
     fn plain() -> Vec<Kernel> {
         let short = ProductOptions { parts: 1, precision: Precision::Bf16 };
-        let norm = NormOptions { kept: 2, min_blocks: 2, before: true };
+        let norm = NormOptions { kept: 2, min_blocks: 2, before: true, precision: Precision::F32 };
+        let [odd, whole] = [false, true].map(|fours| NumberOptions { short: Precision::Bf16, fours });
         let mut kernels = vec![
             ADD.with_product(PARTS),
             ANGLES,
             CONVERT,
             EMBED,
-            GATED.with_product(PARTS),
+            GATED.with_numbers(odd).with_product(PARTS),
             LINEAR,
-            NORM.with_product(short).with_norm(norm),
+            NORM.with_numbers(odd).with_product(short).with_norm(norm),
+            NORM.with_numbers(whole).with_product(PARTS).with_norm(norm),
             FILL,
             READ,
             COPY,
@@ -206,12 +209,12 @@ pub(super) mod tests {
         ];
         for (rows, warps) in [(1, 8), (24, 4), (64, 8)] {
             let options = StreamOptions { rows, sixteens: 2, warps, depth: 3, min_blocks: 16 / warps };
-            kernels.push(STREAM.with_stream(options));
+            kernels.push(STREAM.with_numbers(odd).with_stream(options));
         }
         for (group, once) in [(2, false), (6, true)] {
             let options =
                 SeveralOptions { rows: 24, sixteens: 3, warps: 8, depth: 6, group, once, min_blocks: 1 };
-            kernels.push(SEVERAL.with_several(options));
+            kernels.push(SEVERAL.with_numbers(whole).with_several(options));
         }
         kernels
     }
