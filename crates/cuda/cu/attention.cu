@@ -22,14 +22,14 @@ KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     if (!a.early) after_previous();
     DYNAMIC_SHARED(shared);
     const int warp = thread_id() >> 5;
-    Item item = a.items[block_id() / a.kv_heads];
+    Item item = a.items[block_id() / kv_heads(a)];
     if (item.rows == 0) {
         after_previous();
         return;
     }
     char* ring = shared + warp * STAGES * STAGE_BYTES;
     float* results = (float*)(shared + RING_BYTES);
-    Fetch fetch = start_fetch(a, item, block_id() % a.kv_heads, ring);
+    Fetch fetch = start_fetch(a, item, block_id() % kv_heads(a), ring);
 #pragma unroll 1
     for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
     after_previous();

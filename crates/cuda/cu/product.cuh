@@ -12,7 +12,6 @@ struct Args {
     void* out;
     u32 outputs;
     u32 cols;
-    u32 parts;
     int act;
     int unused;
 };

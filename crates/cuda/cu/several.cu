@@ -23,11 +23,11 @@ struct Share {
     u32 part, begin, end, first, step, tiles;
 };
 FN Share share_of(const Args& a) {
-    const u32 chunks = (a.cols + CHUNK - 1) / CHUNK, each = (chunks + a.parts - 1) / a.parts;
+    const u32 chunks = (a.cols + CHUNK - 1) / CHUNK, each = (chunks + CUTS - 1) / CUTS;
     Share s;
-    s.part = block_id() % a.parts, s.begin = s.part * each, s.end = s.begin + each;
+    s.part = block_id() % CUTS, s.begin = s.part * each, s.end = s.begin + each;
     if (s.end > chunks) s.end = chunks;
-    s.first = block_id() / a.parts, s.step = grid_blocks() / a.parts;
+    s.first = block_id() / CUTS, s.step = grid_blocks() / CUTS;
     s.tiles = (a.outputs + OUTPUTS - 1) / OUTPUTS;
     return s;
 }
@@ -113,7 +113,7 @@ KERNEL(several, Args, WARPS * 32, MIN_BLOCKS) {
     const Share s = share_of(a);
     char* const ring = shared + warp_id() * GROUP * CHUNK_BYTES + (thread_id() & 31) * 16;
     const u32 first = s.begin + warp_id(), count = first < s.end ? (s.end - first + WARPS - 1) / WARPS : 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < GROUP; i++)
         if (i < count) copy_chunk(a, s.first, first + i * WARPS, ring + i * CHUNK_BYTES);
     copies_commit();
@@ -175,7 +175,7 @@ KERNEL(several, Args, WARPS * 32, MIN_BLOCKS) {
     const bool one = s.first + s.step >= s.tiles;
     float* results = (float*)(shared + (one ? 0 : WARPS * DEPTH * CHUNK_BYTES));
     Walk ahead = {s.first, s.begin + warp_id()};
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < DEPTH; i++) copy_next(ahead, a, s, ring + i * CHUNK_BYTES);
     after_previous();
     work(a, s, ahead, ring, results);

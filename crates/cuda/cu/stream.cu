@@ -27,11 +27,11 @@ struct Unit {
     u32 output, begin, end;
 };
 
-FN u32 count_units(const Args& a) { return (a.outputs + OUTPUTS - 1) / OUTPUTS * a.parts; }
+FN u32 count_units(const Args& a) { return (a.outputs + OUTPUTS - 1) / OUTPUTS * CUTS; }
 FN Unit unit_at(const Args& a, u32 unit) {
-    const u32 chunks = (a.cols + CHUNK - 1) / CHUNK, each = (chunks + a.parts - 1) / a.parts;
-    const u32 begin = unit % a.parts * each, end = begin + each;
-    return {unit / a.parts * OUTPUTS, begin, end < chunks ? end : chunks};
+    const u32 chunks = (a.cols + CHUNK - 1) / CHUNK, each = (chunks + CUTS - 1) / CUTS;
+    const u32 begin = unit % CUTS * each, end = begin + each;
+    return {unit / CUTS * OUTPUTS, begin, end < chunks ? end : chunks};
 }
 
 // A warp's walk over its chunks of all units of its block.
@@ -174,14 +174,14 @@ KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
     ahead.taken = 0;
     start_unit(ahead, a, block_id());
     rows = ahead;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < DEPTH - 1; i++) {
         if (find_chunk(ahead, a)) copy_weights(ahead, a, place_of(ahead, ring)), pass_chunk(ahead);
         copies_commit();
     }
     after_previous();
 #if COPIES_ROWS
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < DEPTH - 1; i++) {
         if (find_chunk(rows, a)) copy_rows(rows, a, place_of(rows, ring)), pass_chunk(rows);
         copies_commit();
@@ -221,7 +221,7 @@ KERNEL(stream, Args, WARPS * 32, MIN_BLOCKS) {
         // A warp that had no chunk of this unit.
         if (unit.begin + warp >= unit.end) next_x = load_rows(a, next.begin + warp);
 #endif
-        write_unit(sums, a, unit.output, number % a.parts, results);
+        write_unit(sums, a, unit.output, number % CUTS, results);
         unit = next;
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Kernel {
     pub(crate) overlaps: bool,
     /// Of products of few rows: what is written is what a gate makes of them.
     gated: bool,
+    /// Of products of few rows: stretches of columns, whose sums lie apart.
+    cuts: Option<usize>,
     numbers: Option<NumberOptions>,
     product: Option<ProductOptions>,
     norm: Option<NormOptions>,
@@ -140,8 +142,21 @@ pub(crate) struct AttentionOptions {
     pub(crate) stages: usize,
     /// Blocks on a multiprocessor at least: bounds the registers.
     pub(crate) min_blocks: usize,
+    pub(crate) paging: Paging,
+    /// Query heads of a group.
+    pub(crate) group: usize,
+    pub(crate) kv_heads: usize,
+}
+
+/// How pages lie to tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Paging {
     /// A tile may lie in several pages.
-    pub(crate) small_pages: bool,
+    Small,
+    /// A page is a tile.
+    Tiles,
+    /// A page is some tiles.
+    Large,
 }
 
 /// Of `cu/attention_chunk.cu`.
@@ -168,6 +183,7 @@ impl Kernel {
             args_bytes: size_of::<A>(),
             overlaps: false,
             gated: false,
+            cuts: None,
             head: None,
             numbers: None,
             product: None,
@@ -189,6 +205,10 @@ impl Kernel {
 
     pub(crate) fn gated(self) -> Self {
         Self { gated: true, ..self }
+    }
+
+    pub(crate) fn in_parts(self, parts: usize) -> Self {
+        Self { cuts: Some(parts), ..self }
     }
 
     pub(crate) fn with_numbers(self, numbers: NumberOptions) -> Self {
@@ -243,6 +263,7 @@ impl Kernel {
         if let Some(head) = self.head {
             options.extend([("HEAD_DIM", head.dim), ("KV", codec_number(head.dtype))]);
         }
+        options.extend(self.cuts.map(|parts| ("CUTS", parts)));
         if let Some(numbers) = self.numbers {
             options.extend([("SHORT", numbers.short as usize), ("WHOLE_FOURS", usize::from(numbers.fours))]);
         }
@@ -285,7 +306,10 @@ impl Kernel {
                 ("WARPS", attention.warps),
                 ("STAGES", attention.stages),
                 ("MIN_BLOCKS", attention.min_blocks),
-                ("SMALL_PAGES", usize::from(attention.small_pages)),
+                ("SMALL_PAGES", usize::from(attention.paging == Paging::Small)),
+                ("TILE_PAGES", usize::from(attention.paging == Paging::Tiles)),
+                ("QUERIES", attention.group),
+                ("KV_HEADS", attention.kv_heads),
             ]);
         }
         if let Some(chunk) = self.chunk {

@@ -23,7 +23,7 @@ mod pieces;
 mod tests;
 
 use crate::device::Processors;
-use crate::kernels::{AttentionOptions, ChunkOptions};
+use crate::kernels::{AttentionOptions, ChunkOptions, Paging};
 use crate::load::Load;
 pub(crate) use items::Item;
 use items::{items, linked};
@@ -97,7 +97,11 @@ impl Plan {
     pub(crate) fn new(processors: Processors, key: PlanKey, page_size: usize, spans: &[Span]) -> Self {
         let Processors { count: processors, shared } = processors;
         let [narrow, wide] = key.blocks();
-        let small_pages = !page_size.is_multiple_of(TILE as usize);
+        let paging = match page_size as u32 {
+            TILE => Paging::Tiles,
+            size if size.is_multiple_of(TILE) => Paging::Large,
+            _ => Paging::Small,
+        };
         let lines = |span: &Span| span.rows * key.group;
         let is_chunk = |span: &Span| key.has_chunks() && span.rows > 1 && lines(span) >= key.chunk_lines();
         let chunk = key.chunk(shared);
@@ -109,7 +113,7 @@ impl Plan {
             let load = Load::new(decoding.iter().map(Work::tiles), key.kv_heads);
             let free = narrow == 1 && !key.deterministic;
             let measured = if free { load.tuning(&key, processors) } else { Tuning::default() };
-            let options = key.options(narrow, small_pages, measured, shared);
+            let options = key.options(narrow, paging, measured, shared);
             let shares = (processors * options.min_blocks / key.kv_heads).max(1);
             let cuts = match (key.deterministic, key.tuning.part_tiles) {
                 (true, 0) => Cuts::At(FIXED_PART),
@@ -121,7 +125,7 @@ impl Plan {
             launches.push(Launch::new(&key, Program::Columns(options), shares, &cut(&decoding, cuts)));
         }
         if !few.is_empty() {
-            let options = key.options(wide, small_pages, Tuning::default(), shared);
+            let options = key.options(wide, paging, Tuning::default(), shared);
             let part = if key.tuning.part_tiles == 0 { FIXED_PART } else { key.tuning.part_tiles };
             let pieces = cut(&few, if key.deterministic { Cuts::At(part) } else { Cuts::Parts(u32::MAX) });
             launches.push(Launch::new(&key, Program::Columns(options), pieces.len(), &pieces));

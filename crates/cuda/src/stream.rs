@@ -40,7 +40,6 @@ pub(crate) struct StreamArgs {
     out: u64,
     outputs: u32,
     cols: u32,
-    parts: u32,
     act: i32,
     unused: i32,
 }
@@ -119,7 +118,6 @@ impl Cuda {
             out: p.out,
             outputs: p.outputs as u32,
             cols: p.cols as u32,
-            parts: cut.parts as u32,
             act: i32::from(cut.gate == Some(Activation::Gelu)),
             unused: 0,
         };
@@ -127,7 +125,9 @@ impl Cuda {
         let written = if cut.gate.is_some() { p.outputs / 2 } else { p.outputs };
         let numbers = NumberOptions { short: p.precision, fours: written.is_multiple_of(4) };
         // SAFETY: the caller's promise; what is beyond the last output or row is neither read nor written.
-        unsafe { launch(&*self.device, cut.kernel.with_numbers(numbers), cut.grid, &args) }
+        unsafe {
+            launch(&*self.device, cut.kernel.with_numbers(numbers).in_parts(cut.parts), cut.grid, &args)
+        }
     }
 }
 

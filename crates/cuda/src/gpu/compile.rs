@@ -123,7 +123,7 @@ pub(super) mod tests {
     use crate::gpu::bench::{FILL, READ};
     use crate::gpu::rehearsal::compile_all;
     use crate::kernels::{
-        AttentionOptions, ChunkOptions, NormOptions, NumberOptions, ProductOptions, SeveralOptions,
+        AttentionOptions, ChunkOptions, NormOptions, NumberOptions, Paging, ProductOptions, SeveralOptions,
         StreamOptions,
     };
     use crate::pages::{COPY, ROWS, ZERO};
@@ -209,28 +209,38 @@ pub(super) mod tests {
         ];
         for (rows, warps) in [(1, 8), (24, 4), (64, 8)] {
             let options = StreamOptions { rows, sixteens: 2, warps, depth: 3, min_blocks: 16 / warps };
-            kernels.push(STREAM.with_numbers(odd).with_stream(options));
+            kernels.push(STREAM.with_numbers(odd).in_parts(2).with_stream(options));
         }
         for (group, once) in [(2, false), (6, true)] {
             let options =
                 SeveralOptions { rows: 24, sixteens: 3, warps: 8, depth: 6, group, once, min_blocks: 1 };
-            kernels.push(SEVERAL.with_numbers(whole).with_several(options));
+            kernels.push(SEVERAL.with_numbers(whole).in_parts(1).with_several(options));
         }
         kernels
     }
 
     fn by_head(capability: (i32, i32), dtype: KvDtype) -> Vec<Kernel> {
         let mut kernels = Vec::new();
-        for (head_dim, blocks, small_pages) in [(64, 4, false), (96, 1, true), (256, 2, false)] {
+        for (head_dim, blocks, paging) in
+            [(64, 4, Paging::Large), (96, 1, Paging::Small), (256, 2, Paging::Tiles)]
+        {
             let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim, dtype };
-            let options = AttentionOptions { blocks, warps: 4, stages: 2, min_blocks: 1, small_pages };
+            let options = AttentionOptions {
+                blocks,
+                warps: 4,
+                stages: 2,
+                min_blocks: 1,
+                paging,
+                group: 3,
+                kv_heads: 1,
+            };
             let chunk = ChunkOptions {
                 strips: 1,
                 warps: 8,
                 span: 32,
                 stages: 3,
                 min_blocks: 1,
-                staggered: small_pages,
+                staggered: paging == Paging::Small,
                 grouped: false,
             };
             kernels.push(CHUNK.with_head(&layout).with_chunk(chunk));

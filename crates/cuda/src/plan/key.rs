@@ -2,7 +2,7 @@
 
 use super::pieces::Work;
 use super::{Program, TILE};
-use crate::kernels::{AttentionOptions, ChunkOptions};
+use crate::kernels::{AttentionOptions, ChunkOptions, Paging};
 use octavo_backend::{AttentionSpec, PageLayout};
 
 /// Lines from which rows are a chunk: fewer are better off with the kernel for few columns.
@@ -81,7 +81,7 @@ impl PlanKey {
     pub(super) fn options(
         &self,
         blocks: usize,
-        small_pages: bool,
+        paging: Paging,
         measured: Tuning,
         shared: usize,
     ) -> AttentionOptions {
@@ -104,7 +104,8 @@ impl PlanKey {
         let at_once = shared / (warps * stages * stage + self.results_bytes(warps, self.group) + RESERVED);
         let usual = if blocks > 1 { 1 } else { at_once.clamp(1, 2) };
         let min_blocks = or(or(asked.min_blocks, measured.min_blocks), usual);
-        AttentionOptions { blocks, warps, stages, min_blocks, small_pages }
+        let (group, kv_heads) = (self.group, self.kv_heads);
+        AttentionOptions { blocks, warps, stages, min_blocks, paging, group, kv_heads }
     }
 
     /// Not where bits may not depend on the batch, and not for f32 in heads over 128: there the ring has but two stages,

@@ -111,7 +111,7 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
                     }
                 }
                 let [narrow, wide] =
-                    key.blocks().map(|n| key.options(n, false, Tuning::default(), shared).warps);
+                    key.blocks().map(|n| key.options(n, Paging::Tiles, Tuning::default(), shared).warps);
                 assert!(!deterministic || narrow == wide, "the order of sums: {key:?}");
             }
         }
