@@ -14,7 +14,7 @@
 // The grid is the same whatever the lengths are; what a block does it reads from `items`, so that a captured launch
 // serves other lengths. See plan.rs.
 // Heads are whole fours.
-#define WHOLE_FOURS 1
+#define WHOLE_FOURS LEAN
 #include "attention_merge.cuh"
 
 KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
@@ -22,15 +22,20 @@ KERNEL(attention, Args, WARPS * 32, MIN_BLOCKS) {
     if (!a.early) after_previous();
     DYNAMIC_SHARED(shared);
     const int warp = thread_id() >> 5;
-    Item item = a.items[block_id() / kv_heads(a)];
+    Item item = a.items[block_id() / KV_HEADS];
     if (item.rows == 0) {
         after_previous();
         return;
     }
     char* ring = shared + warp * STAGES * STAGE_BYTES;
     float* results = (float*)(shared + RING_BYTES);
-    Fetch fetch = start_fetch(a, item, block_id() % kv_heads(a), ring);
+    Fetch fetch = start_fetch(a, item, block_id() % KV_HEADS, ring);
+// LEAN: as little code as can be, see kernels.rs.
+#if LEAN
 #pragma unroll 1
+#else
+#pragma unroll
+#endif
     for (int i = 0; i < STAGES - 1; i++) fetch_next(fetch, a);
     after_previous();
     for (;;) {

@@ -36,20 +36,20 @@ FN void load_queries(u32 (&query)[STEPS][2], float& sum, const float* from, bool
 }
 
 FN void load_columns(Columns& c, const Args& a, const Item& item, u32 head) {
-    const int lane = thread_id() & 31, heads = queries(a) * kv_heads(a);
-    const u64 cols = (u64)(heads + 2 * kv_heads(a)) * HEAD_DIM;
+    const int lane = thread_id() & 31, heads = QUERIES * KV_HEADS;
+    const u64 cols = (u64)(heads + 2 * KV_HEADS) * HEAD_DIM;
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
-        const int column = 8 * b + (lane >> 2), row = column / queries(a);
+        const int column = 8 * b + (lane >> 2), row = column / QUERIES;
         const bool real = row < item.rows;
-        const float* from = a.qkv + (item.row + (real ? row : 0)) * cols + (head * queries(a) + column % queries(a)) * HEAD_DIM;
+        const float* from = a.qkv + (item.row + (real ? row : 0)) * cols + (head * QUERIES + column % QUERIES) * HEAD_DIM;
         float sum;
         load_queries(c.query[b], sum, from, real);
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int own = (8 * b + 2 * (lane & 3) + j) / (int)queries(a), position = item.position + own;
+            const int own = (8 * b + 2 * (lane & 3) + j) / (int)QUERIES, position = item.position + own;
             c.low[b][j] = first_seen(a, position);
             c.high[b][j] = own < item.rows ? position + 1 : 0;
             c.largest[b][j] = -INFINITE;

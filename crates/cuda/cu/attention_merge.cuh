@@ -34,7 +34,7 @@ FN void share_columns(Columns& c, float* results, int columns) {
 }
 
 FN void merge_warps(Columns& c, const Args& a, const Item& item, u32 head, float* results) {
-    const int columns = item.rows * queries(a);
+    const int columns = item.rows * QUERIES;
     share_columns(c, results, columns);
     sync_block();
     for (int at = thread_id(); at < columns * HEAD_DIM / 4; at += WARPS * 32) {

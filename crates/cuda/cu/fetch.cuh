@@ -51,11 +51,15 @@ FN int count_tiles(const Item& item) {
     return first < item.tile1 ? (item.tile1 - first + WARPS - 1) / WARPS : 0;
 }
 
-FN int page_size(const Args& a) { return TILE_PAGES ? TILE : (int)a.place.page_size; }
+#if TILE_PAGES
+#define PAGE_SIZE TILE
+#else
+#define PAGE_SIZE a.place.page_size
+#endif
 
 FN u32 page_of_tile(const Args& a, const Fetch& f, int i) {
     if (SMALL_PAGES || i >= f.count) return 0;
-    return a.pages[f.table + (f.first + WARPS * i) * TILE / page_size(a)];
+    return a.pages[f.table + (int)((f.first + WARPS * i) * TILE / PAGE_SIZE)];
 }
 
 FN void start_item(Fetch& f, const Args& a, const Item& item) {
@@ -85,7 +89,7 @@ FN void fetch_next(Fetch& f, const Args& a) {
             f.next_pages = page_of_tile(a, f, f.at + 32 + (thread_id() & 31));
         }
         const u32 page = shuffle(f.pages, f.at % 32);
-        const int at = (f.first + WARPS * f.at) * TILE, size = page_size(a);
+        const int at = (f.first + WARPS * f.at) * TILE, size = PAGE_SIZE;
         // The first tiles may be fetched before that: see attention.cu.
         if (f.fetched < STAGES - 1 && at + TILE > f.fresh) after_previous();
         char* to = f.ring + f.fetched % STAGES * STAGE_BYTES;

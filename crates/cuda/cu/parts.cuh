@@ -14,8 +14,8 @@ FN float factor_of(float one, float all) { return exp2_fast(one - (all == -INFIN
 
 // Four dimensions.
 FN void write_out(const Args& a, const Item& item, u32 head, int column, int dim, const float (&sum)[4], float weight) {
-    const u64 row = item.row + column / queries(a), heads = queries(a) * kv_heads(a);
-    const u64 at = (row * heads + head * queries(a) + column % queries(a)) * HEAD_DIM + dim;
+    const u64 row = item.row + column / QUERIES, heads = QUERIES * KV_HEADS;
+    const u64 at = (row * heads + head * QUERIES + column % QUERIES) * HEAD_DIM + dim;
     const float out[4] = {sum[0] / weight, sum[1] / weight, sum[2] / weight, sum[3] / weight};
     store_four(a.out, a.out_precision, at, out, 4);
 }
@@ -60,11 +60,11 @@ FN void add_parts(Sum& s, const Parts& p) {
 }
 
 // Where the columns of a part lie in `sums`.
-FN u64 place_of_part(const Args& a, u32 head, int part) { return ((u64)part * kv_heads(a) + head) * COLUMNS; }
+FN u64 place_of_part(const Args& a, u32 head, int part) { return ((u64)part * KV_HEADS + head) * COLUMNS; }
 
 // Merges `count` parts from number `first` into part `into`, or into the results if that is below 0.
 FN void merge_range(const Args& a, const Item& item, u32 head, int first, int count, int into) {
-    const int all = item.rows * queries(a) * HEAD_DIM / 4, threads = WARPS * 32;
+    const int all = item.rows * QUERIES * HEAD_DIM / 4, threads = WARPS * 32;
     for (int from = thread_id(); from < all; from += PLACES * threads) {
         Sum sum[PLACES];
 #pragma unroll
@@ -75,7 +75,7 @@ FN void merge_range(const Args& a, const Item& item, u32 head, int first, int co
             for (int i = 0; i < PLACES; i++) {
                 const int at = from + i * threads, column = at / (HEAD_DIM / 4), dim = at % (HEAD_DIM / 4) * 4;
                 const u64 place = place_of_part(a, head, first + part) + column;
-                load_parts(parts[i], a, place, (u64)kv_heads(a) * COLUMNS, at < all ? count - part : 0, dim);
+                load_parts(parts[i], a, place, (u64)KV_HEADS * COLUMNS, at < all ? count - part : 0, dim);
             }
 #pragma unroll
             for (int i = 0; i < PLACES; i++) add_parts(sum[i], parts[i]);
@@ -99,7 +99,7 @@ FN void merge_range(const Args& a, const Item& item, u32 head, int first, int co
 // Whether this block is the last of `count` to come here; what the others wrote before is then seen.
 FN bool is_last(const Args& a, u32 head, int counter, int count) {
     SHARED u32 arrived;
-    u32* at = a.counters + (u64)counter * kv_heads(a) + head;
+    u32* at = a.counters + (u64)counter * KV_HEADS + head;
     sync_block();
     if (thread_id() == 0) {
         arrived = atomic_add_ordered(at, 1);
@@ -110,6 +110,8 @@ FN bool is_last(const Args& a, u32 head, int counter, int count) {
 }
 
 // The blocks that finish last merge: of a group its parts, then of all the groups. Where one group is all, that is one step.
+// LEAN code merges in one place: see kernels.rs.
+#if LEAN
 FN void merge_parts(const Args& a, const Item& item, u32 head) {
     const int groups = (item.parts + GROUP - 1) / GROUP, merged = item.first_part + item.parts;
     int first = item.first_part, count = item.parts, into = -1, counter = item.counter;
@@ -124,3 +126,16 @@ FN void merge_parts(const Args& a, const Item& item, u32 head) {
         first = merged, count = groups, into = -1, counter = item.counter + groups;
     }
 }
+#else
+FN void merge_parts(const Args& a, const Item& item, u32 head) {
+    const int groups = (item.parts + GROUP - 1) / GROUP, merged = item.first_part + item.parts;
+    if (groups == 1) {
+        if (is_last(a, head, item.counter, item.parts)) merge_range(a, item, head, item.first_part, item.parts, -1);
+        return;
+    }
+    const int group = item.part / GROUP, left = item.parts - group * GROUP, count = left < GROUP ? left : GROUP;
+    if (!is_last(a, head, item.counter + group, count)) return;
+    merge_range(a, item, head, item.first_part + group * GROUP, count, merged + group);
+    if (is_last(a, head, item.counter + groups, groups)) merge_range(a, item, head, merged, groups, -1);
+}
+#endif

@@ -45,12 +45,9 @@ struct Args {
 };
 
 // Query heads of a group, and key-value heads: where a kernel is told, it has no divisions by them.
-#ifdef QUERIES
-FN u32 queries(const Args&) { return QUERIES; }
-FN u32 kv_heads(const Args&) { return KV_HEADS; }
-#else
-FN u32 queries(const Args& a) { return a.group; }
-FN u32 kv_heads(const Args& a) { return a.kv_heads; }
+#ifndef QUERIES
+#define QUERIES a.group
+#define KV_HEADS a.kv_heads
 #endif
 
 FN int first_seen(const Args& a, int position) {
