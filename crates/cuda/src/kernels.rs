@@ -386,4 +386,29 @@ mod tests {
         assert!(!text.contains("#include"), "{text}");
         assert_eq!(text.matches("What the kernels ask of a GPU").count(), 1);
     }
+
+    #[test]
+    fn attention_is_told_its_heads_but_over_bytes() {
+        let text = |dtype, paging| {
+            let layout = PageLayout { layers: 1, kv_heads: 2, page_size: 16, head_dim: 64, dtype };
+            let options = AttentionOptions {
+                blocks: 1,
+                warps: 4,
+                stages: 2,
+                min_blocks: 1,
+                paging,
+                group: 3,
+                kv_heads: 2,
+            };
+            Kernel::new::<[u64; 3]>("attention").with_head(&layout).with_attention(options).text()
+        };
+        let lean = "#define LEAN 1\n#define TILE_PAGES 1\n#define QUERIES 3\n#define KV_HEADS 2\n";
+        assert!(text(KvDtype::Bf16, Paging::Tiles).contains(lean));
+        assert!(text(KvDtype::Bf16, Paging::Large).contains("#define LEAN 1\n#define TILE_PAGES 0\n"));
+        for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+            let text = text(dtype, Paging::Tiles);
+            assert!(text.contains("#define LEAN 0\n#define TILE_PAGES 0\n"));
+            assert!(!text.contains("#define QUERIES 3"));
+        }
+    }
 }
