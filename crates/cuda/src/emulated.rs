@@ -38,6 +38,8 @@ pub(crate) struct Emulated {
     /// Products that recur, and that do not.
     pub(crate) products: [AtomicU64; 2],
     moves: AtomicU64,
+    /// How often somebody has waited.
+    pub(crate) waits: AtomicU64,
     /// Kernels that were asked for in a rehearsal, if one is under way, and those that ran.
     pub(crate) rehearsed: Mutex<Option<HashSet<Kernel>>>,
     pub(crate) ran: Mutex<HashSet<Kernel>>,
@@ -243,6 +245,7 @@ impl Device for Emulated {
 
     fn wait(&self) -> Result<(), BackendError> {
         self.not_recording();
+        self.waits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
