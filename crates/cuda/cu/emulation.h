@@ -1,4 +1,5 @@
-// Runs kernels on a CPU: a fiber a thread, the warps' and the block's meetings by rendezvous, one block after another.
+// Runs kernels on a CPU: a fiber a thread, the warps' and the block's meetings by rendezvous, one block after another,
+// the last one first: none may count on what those before it do.
 // Shared memory holds NaNs when a block starts; asynchronous copies happen when they are waited for and not before.
 #define EMULATED 1
 #include <cmath>
@@ -121,8 +122,8 @@ static void run_grid(u32 x, u32 y, u32 threads, u32 shared, std::function<void()
     if (machine.fibers.size() < threads) machine.fibers.resize(threads);
     machine.warps.resize(threads / 32);
     machine.shared.resize(shared);
-    for (machine.y = 0; machine.y < y; machine.y++)
-        for (machine.x = 0; machine.x < x; machine.x++) run_block();
+    for (machine.y = y; machine.y-- > 0;)
+        for (machine.x = x; machine.x-- > 0;) run_block();
 }
 
 FN void let_next_start() {}

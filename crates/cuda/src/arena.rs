@@ -121,5 +121,6 @@ mod tests {
         assert!(refused(layout(16, 1, KvDtype::Int8), true).contains("a multiple of 16 tokens"));
         assert!(refused(layout(128, 16, KvDtype::Fp8), false).contains("int8 takes the same room"));
         assert!(check(&layout(128, 16, KvDtype::Fp8), true).is_ok());
+        assert!(check(&layout(256, 16, KvDtype::F16), false).is_ok());
     }
 }

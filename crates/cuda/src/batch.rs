@@ -148,3 +148,64 @@ impl Batch {
         Ok(plan)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::Emulated;
+    use octavo_types::PageId;
+
+    const PAGES: [PageId; 3] = [PageId(4), PageId(9), PageId(2)];
+
+    fn span(start: u32) -> Span {
+        Span { first_row: 0, rows: 2, start }
+    }
+
+    #[test]
+    fn a_batch_is_found_again_by_everything_that_it_was_made_of() {
+        let view = |first, pages| [TableView { first, pages }];
+        let tables = Tables::new(16, &[span(20)], &view(0, &PAGES));
+        assert!(tables.is(16, &[span(20)], &view(0, &PAGES)));
+        assert!(!tables.is(32, &[span(20)], &view(0, &PAGES)));
+        assert!(!tables.is(16, &[span(21)], &view(0, &PAGES)));
+        assert!(!tables.is(16, &[span(20)], &view(1, &PAGES)));
+        assert!(!tables.is(16, &[span(20)], &view(0, &PAGES[..2])));
+        assert!(!tables.is(16, &[span(20)], &view(0, &[PAGES[1], PAGES[0], PAGES[2]])));
+    }
+
+    #[test]
+    #[should_panic(expected = "a page that has left the window")]
+    fn a_row_before_the_first_page_is_refused() {
+        check(16, &[span(31)], [(2, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "pages up to 49")]
+    fn a_row_behind_the_last_page_is_refused() {
+        check(16, &[span(46)], [(1, 2)]);
+        check(16, &[span(47)], [(1, 2)]);
+    }
+
+    fn get(batches: &mut Batches, device: &Arc<dyn Device>, start: u32, arena_pages: usize) {
+        let tables = [TableView { first: 0, pages: &PAGES }];
+        batches.get(device, 16, &[span(start)], &tables, arena_pages).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "pages of an arena of 9")]
+    fn a_page_beyond_the_arena_is_refused() {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        let mut batches = Batches::default();
+        get(&mut batches, &device, 0, 10);
+        get(&mut batches, &device, 0, 9);
+    }
+
+    #[test]
+    fn the_last_batches_are_remembered_and_no_more() {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        let mut batches = Batches::default();
+        (0..40).for_each(|start| get(&mut batches, &device, start, 10));
+        let starts: Vec<u32> = batches.0.iter().map(|batch| batch.tables.spans[0].start).collect();
+        assert_eq!(starts, (8..40).collect::<Vec<_>>());
+    }
+}

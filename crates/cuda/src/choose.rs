@@ -95,3 +95,39 @@ impl Cuda {
 fn plain(choices: &[Choice]) -> Vec<PlainChoice> {
     choices.iter().map(|choice| PlainChoice(*choice)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::emulated;
+    use crate::memory::bytes_of;
+    use octavo_backend::Backend;
+
+    /// In parts that are not equally long.
+    #[test]
+    fn the_last_token_of_a_large_vocabulary_is_found() {
+        let cuda = emulated(false);
+        for vocab in [3 * LEAST_PART - 100, 3 * LEAST_PART - 101] {
+            let mut logits = cuda.buf(1, vocab).unwrap();
+            let mut values = vec![0f32; vocab];
+            values[vocab - 1] = 1.0;
+            // SAFETY: there is room for all of them.
+            unsafe { cuda.device.upload(logits.overwrite(Precision::F32), bytes_of(&values)).unwrap() };
+            cuda.choose(&logits, &[Choice::LIKELIEST]).unwrap();
+            assert_eq!(cuda.chosen(1).unwrap(), [Some(vocab as u32 - 1)]);
+        }
+    }
+
+    #[test]
+    fn parts_of_logits_are_added_before_a_token_is_chosen() {
+        let cuda = emulated(false);
+        let mut logits = cuda.buf(1, 4).unwrap();
+        logits.make_room(&cuda.device, 2).unwrap();
+        let to = logits.overwrite(Precision::F32);
+        logits.set_parts(2);
+        // SAFETY: room for both was made.
+        unsafe { cuda.device.upload(to, bytes_of(&[3f32, 2.0, 0.0, 0.0, -3.0, 0.0, 1.0, 0.0])).unwrap() };
+        cuda.choose(&logits, &[Choice::LIKELIEST]).unwrap();
+        assert_eq!(cuda.chosen(1).unwrap(), [Some(1)]);
+    }
+}

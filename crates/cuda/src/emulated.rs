@@ -14,8 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::panicking;
 
 const EMULATION: &str = include_str!("../cu/emulation.h");
+
+/// Bytes behind every allocation, and what is in them until something is written where it does not belong.
+const FENCE: usize = 256;
+const UNTOUCHED: u8 = 0xa5;
 
 type Launch = unsafe extern "C" fn(*const c_void, u32, u32, u32, u32);
 
@@ -26,16 +31,29 @@ static LOADED: OnceLock<Mutex<HashMap<Kernel, Arc<OnceLock<Library>>>>> = OnceLo
 pub(crate) struct Emulated {
     /// Its blocks have as little shared memory as those of any device.
     is_small: bool,
-    sizes: Mutex<HashMap<u64, Layout>>,
+    allocated: Allocated,
     recording: Mutex<Option<Vec<Launched>>>,
     /// How many have been made.
     pub(crate) recordings: AtomicU64,
     /// Products that recur, and that do not.
     pub(crate) products: [AtomicU64; 2],
     moves: AtomicU64,
+    /// How often somebody has waited.
+    pub(crate) waits: AtomicU64,
     /// Kernels that were asked for in a rehearsal, if one is under way, and those that ran.
     pub(crate) rehearsed: Mutex<Option<HashSet<Kernel>>>,
     pub(crate) ran: Mutex<HashSet<Kernel>>,
+}
+
+/// By address. Whoever has memory has the device, too: at its end there is none.
+#[derive(Default)]
+struct Allocated(Mutex<HashMap<u64, Layout>>);
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        let left = self.0.get_mut().map_or(0, |left| left.len());
+        assert!(left == 0 || panicking(), "{left} allocations were never released");
+    }
 }
 
 #[derive(Debug)]
@@ -139,17 +157,24 @@ impl Device for Emulated {
 
     fn allocate(&self, bytes: usize) -> Result<u64, BackendError> {
         self.not_recording();
-        let layout = Layout::from_size_align(bytes, 256).unwrap();
-        // SAFETY: `Memory` asks for at least one byte.
+        let layout = Layout::from_size_align(bytes + FENCE, 256).unwrap();
+        // SAFETY: at least the fence.
         let address = unsafe { alloc(layout) };
         // SAFETY: just allocated; NaNs in every precision, so that what was not written shows.
         unsafe { address.write_bytes(0xff, bytes) };
-        self.sizes.lock().unwrap().insert(address as u64, layout);
+        // SAFETY: as above.
+        unsafe { address.add(bytes).write_bytes(UNTOUCHED, FENCE) };
+        self.allocated.0.lock().unwrap().insert(address as u64, layout);
         Ok(address as u64)
     }
 
     unsafe fn release(&self, address: u64) {
-        let layout = self.sizes.lock().unwrap().remove(&address).expect("released once");
+        let layout = self.allocated.0.lock().unwrap().remove(&address).expect("released once");
+        let bytes = layout.size() - FENCE;
+        // SAFETY: written when it was allocated.
+        let fence = unsafe { std::slice::from_raw_parts((address as *const u8).add(bytes), FENCE) };
+        let is_whole = fence.iter().all(|byte| *byte == UNTOUCHED);
+        assert!(is_whole || panicking(), "something was written behind {bytes} bytes");
         // SAFETY: allocated above with this layout.
         unsafe { dealloc(address as *mut u8, layout) };
     }
@@ -220,6 +245,7 @@ impl Device for Emulated {
 
     fn wait(&self) -> Result<(), BackendError> {
         self.not_recording();
+        self.waits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

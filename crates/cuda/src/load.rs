@@ -137,6 +137,7 @@ mod tests {
         assert_eq!(chosen(16, 4096, llama), (whole, [8, 3, 1]));
         assert_eq!(chosen(1, 4096, llama), (Cuts::Even(16), [8, 3, 1]));
         assert_eq!(chosen(1, 512, llama), (Cuts::Even(4), [8, 3, 1]));
+        assert_eq!(chosen(1, 48, llama), (Cuts::Even(1), [8, 3, 1]), "less than is worth a share");
         assert_eq!(chosen(1, 512, gemma), (Cuts::Even(8), [5, 2, 1]));
         assert_eq!(chosen(24, 512, gemma), (Cuts::Even(120), [4, 2, 1]));
         assert_eq!(chosen(8, 32768, llama), (Cuts::Even(33), [4, 3, 2]));

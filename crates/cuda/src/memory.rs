@@ -136,3 +136,26 @@ pub(crate) unsafe fn launch<A>(
     // SAFETY: the caller's promise, passed on; `args` lives until the call returns, which copies it.
     unsafe { device.launch(kernel, grid, std::ptr::from_ref(args).cast()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::Emulated;
+
+    fn eight() -> Memory {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        Memory::of(&device, &[1u32, 2]).unwrap()
+    }
+
+    #[test]
+    #[should_panic(expected = "4 bytes at 5 of 8")]
+    fn nothing_is_written_beyond_an_allocation() {
+        eight().write(5, &[0; 4]).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "4 bytes at 5 of 8")]
+    fn nothing_is_read_beyond_an_allocation() {
+        eight().read_at(5, &mut [0; 4]).unwrap();
+    }
+}

@@ -231,3 +231,57 @@ fn decode_packed(layout: &PageLayout, bytes: &[u8]) -> [Vec<f32>; 2] {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::emulated;
+    use octavo_backend::Backend;
+    use octavo_types::{KvDtype, Pages};
+
+    #[test]
+    fn copies_that_touch_each_other_do_not_run_together() {
+        let first = |copies: &[(u32, u32)]| {
+            let of = |&(from, to): &(u32, u32)| (PageId(from), PageId(to), 16);
+            independent(&copies.iter().map(of).collect::<Vec<_>>())
+        };
+        assert_eq!(first(&[(0, 1), (2, 3), (0, 4)]), 3, "of one page, several times");
+        assert_eq!(first(&[(0, 1), (2, 3), (1, 4)]), 2, "of what was written");
+        assert_eq!(first(&[(0, 1), (2, 1)]), 1, "to what was written");
+        assert_eq!(first(&[(0, 1), (2, 0)]), 1, "to what is read");
+        assert_eq!([first(&[(0, 0), (1, 2)]), first(&[])], [2, 0]);
+    }
+
+    /// Of two pages of sixteen tokens.
+    fn with_arena(run: impl FnOnce(&Cuda, &mut CudaArena) -> Result<(), BackendError>) {
+        let cuda = emulated(false);
+        let dtype = KvDtype::F32;
+        let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim: 16, dtype };
+        let mut arena = cuda.arena(layout, Pages(2)).unwrap();
+        run(&cuda, &mut arena).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "of 2 pages")]
+    fn a_page_beyond_the_arena_is_not_copied() {
+        with_arena(|cuda, arena| cuda.copy_pages(arena, &[(PageId(0), PageId(2), 16)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "slots of pages of 16")]
+    fn more_slots_than_a_page_has_are_not_copied() {
+        with_arena(|cuda, arena| cuda.copy_pages(arena, &[(PageId(0), PageId(1), 17)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "of 2 pages")]
+    fn a_page_beyond_the_arena_is_not_zeroed() {
+        with_arena(|cuda, arena| cuda.zero_pages(arena, &[PageId(2)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "of 2 pages")]
+    fn nothing_is_written_at_a_slot_beyond_the_arena() {
+        with_arena(|cuda, arena| cuda.scatter(arena, 0, &[SlotId(32)], [&[0.0; 16]; 2]));
+    }
+}

@@ -120,3 +120,39 @@ impl fmt::Debug for Pinned {
         write!(f, "{} bytes of the host", self.bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::Emulated;
+
+    #[test]
+    fn places_lie_one_after_another_where_the_device_reads_whole_units() {
+        let (places, end) = places([4, 0, 256, 257]);
+        assert_eq!(places.iter().map(|place| place.at).collect::<Vec<_>>(), [0, 256, 256, 512]);
+        assert_eq!(end, 1024);
+    }
+
+    #[test]
+    fn what_was_sent_is_in_flight_until_somebody_waits() {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        let mut stage = Stage::default();
+        stage.reserve(&device, 8).unwrap();
+        stage.at(Place { at: 0, capacity: 8 }).put(&[7u32]);
+        assert!(!stage.in_flight);
+        stage.send(&*device, 8).unwrap();
+        assert!(stage.in_flight);
+    }
+
+    #[test]
+    fn a_stage_that_grows_has_moved() {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        let mut stage = Stage::default();
+        let moves = [8, 8, 300].map(|bytes| {
+            stage.reserve(&device, bytes).unwrap();
+            stage.at(Place { at: bytes - 4, capacity: 4 }).put(&[7u32]);
+            device.moves()
+        });
+        assert_eq!(moves, [0, 0, 1]);
+    }
+}

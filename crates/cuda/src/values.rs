@@ -148,3 +148,43 @@ impl CudaVector {
         Ok(Self { len: widened.len(), memory: Memory::of(device, &widened)?.kept() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::CudaArena;
+    use crate::emulated::Emulated;
+    use octavo_backend::PageLayout;
+    use octavo_types::{KvDtype, Pages};
+
+    #[test]
+    fn whatever_recordings_may_use_is_a_move_when_it_goes() {
+        let device: Arc<dyn Device> = Arc::new(Emulated::default());
+        let weights = TensorRef::new(WeightDtype::F32, 1, 4, &[0; 16]).unwrap();
+        let layout = PageLayout { layers: 1, kv_heads: 1, page_size: 16, head_dim: 16, dtype: KvDtype::F16 };
+        let mut buf = CudaBuf::new(&device, 2, 4).unwrap();
+        let mut chosen = None;
+        let mut moves = Vec::new();
+        let mut note = || moves.push(device.moves());
+        buf.resize(&device, 1).unwrap();
+        note();
+        buf.resize(&device, 3).unwrap();
+        note();
+        buf.make_room(&device, 4).unwrap();
+        note();
+        Memory::at_least(&mut chosen, &device, 4).unwrap();
+        Memory::at_least(&mut chosen, &device, 8).unwrap();
+        note();
+        drop(buf);
+        note();
+        drop(CudaMatrix::new(&device, &[weights]).unwrap());
+        note();
+        drop(CudaVector::new(&device, weights, 0.0).unwrap());
+        note();
+        drop(CudaArena::new(&device, layout, Pages(1)).unwrap());
+        note();
+        drop(Memory::new(&device, 8).unwrap());
+        note();
+        assert_eq!(moves, [0, 1, 2, 3, 4, 5, 6, 7, 7], "the last is none of those");
+    }
+}

@@ -68,11 +68,11 @@ fn assert_near(case: Case, a: &[f32], b: &[f32]) {
     }
 }
 
-/// One row (decoding) and several (a chunk); more than twice as many parts as are merged at once.
+/// One row (decoding) and several (a chunk); more than twice as many parts as are merged at once, of two heads.
 #[test]
 fn many_parts_are_merged_by_groups_into_what_the_whole_is() {
     for rows in [1, 12] {
-        let heads = Heads { q: 3, kv: 1, dim: 16 };
+        let heads = Heads { q: 6, kv: 2, dim: 16 };
         let case = Case { heads, dtype: KvDtype::F16, window: None, tokens: 16 * 35 - 3, rows };
         let tuned = |part_tiles| Tuning { part_tiles, chunk_lines: 2, ..Tuning::default() };
         let (whole, parts) = (attended(case, false, tuned(u32::MAX)), attended(case, false, tuned(1)));

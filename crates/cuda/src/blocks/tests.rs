@@ -109,8 +109,10 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
     let slot = (shape.blocks() * shape.block_size()) as u64;
     let refused = cuda.kv_cache_copy(&mut cache, &new, &new, &[SlotId(slot)], &shape).unwrap_err();
     assert!(refused.to_string().contains("is mapped to slot"), "{refused}");
-    let pairs = [(PageId(0), PageId(1)), (PageId(9), PageId(0))];
-    assert!(cuda.kv_cache_copy_blocks_within(&mut cache, &pairs, &shape).is_err());
+    for page in [shape.blocks() as u32, 9] {
+        let pairs = [(PageId(0), PageId(1)), (PageId(page), PageId(0))];
+        assert!(cuda.kv_cache_copy_blocks_within(&mut cache, &pairs, &shape).is_err());
+    }
     assert!(
         cuda.blocks_to_heads(
             &cache,
@@ -122,4 +124,42 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
         .is_err()
     );
     assert_eq!(read(&cache), before);
+}
+
+#[test]
+fn buffers_of_other_lengths_are_refused_by_name() {
+    let cuda = emulated(false);
+    let shape = shape(SHAPES[0]);
+    let of = |count| cuda.blocks(&vec![0f32; count]).unwrap();
+    let refused = |result: Result<(), BlocksError>, what: &str| {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(what), "{error}, not about {what}");
+    };
+    let (mut blocks, mut less) = (of(shape.layer_elements()), of(shape.layer_elements() - 1));
+    let (token, slot) = (of(shape.token()), [SlotId(0)]);
+    refused(cuda.kv_cache_copy(&mut less, &token, &token, &slot, &shape), "the cache");
+    refused(cuda.kv_cache_copy(&mut blocks, &less, &token, &slot, &shape), "the keys");
+    refused(cuda.kv_cache_copy(&mut blocks, &token, &less, &slot, &shape), "the values");
+    refused(cuda.kv_cache_copy_blocks(&mut less, &blocks, &[], &shape), "the destination");
+    refused(cuda.kv_cache_copy_blocks(&mut blocks, &less, &[], &shape), "the source");
+    refused(cuda.kv_cache_copy_blocks_within(&mut less, &[], &shape), "the cache");
+    let (mut heads, mut pages) = (of(shape.heads_elements()), of(shape.pages_elements()));
+    refused(cuda.blocks_to_heads(&less, 0, &mut heads, &mut of(1), &shape), "the blocks");
+    refused(cuda.blocks_to_heads(&blocks, 0, &mut of(1), &mut heads, &shape), "the keys");
+    refused(cuda.heads_to_blocks(&heads, &token, 0, &mut blocks, &shape), "the values");
+    refused(cuda.blocks_to_pages(&blocks, 0, &mut less, &shape), "the pages");
+    refused(cuda.pages_to_blocks(&less, 0, &mut blocks, &shape), "the pages");
+    refused(cuda.heads_to_pages(&heads, &heads, &mut less, &shape), "the pages");
+    refused(cuda.heads_to_pages(&heads, &token, &mut pages, &shape), "the values");
+    refused(cuda.pages_to_heads(&less, &mut heads, &mut of(shape.heads_elements()), &shape), "the pages");
+}
+
+#[test]
+fn more_rows_of_a_block_than_a_grid_has_places_for_are_refused() {
+    let cuda = emulated(false);
+    let shape = shape([1, 1, MOST_IN_Y, 2, 1]);
+    let blocks = cuda.blocks(&vec![0u8; shape.layer_elements()]).unwrap();
+    let [mut keys, mut values] = [(); 2].map(|()| cuda.blocks(&vec![0u8; shape.heads_elements()]).unwrap());
+    let refused = cuda.blocks_to_heads(&blocks, 0, &mut keys, &mut values, &shape).unwrap_err();
+    assert!(matches!(refused, BlocksError::Block(BlockError::TooLarge)), "{refused}");
 }

@@ -150,6 +150,24 @@ pub(super) mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    #[test]
+    fn of_an_image_that_cannot_be_kept_nothing_is_left() {
+        let folder = std::env::temp_dir().join(format!("octavo-unkept-{}", std::process::id()));
+        let path = folder.join("kernel.cubin");
+        // What is in its place is a folder.
+        fs::create_dir_all(path.join("in the way")).unwrap();
+        keep(&path, b"an image");
+        assert_eq!(read(&path), None);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn kernels_are_for_the_one_architecture_and_for_all_it_has() {
+        let of = |capability| Compiler::new(capability, None).architecture;
+        assert_eq!([(8, 9), (9, 0), (12, 0)].map(of), ["sm_89", "sm_90a", "sm_120"]);
+    }
+
     /// Whether NVRTC is installed, which needs no GPU: `cargo xtask test --only kernels` installs it, and then it must be.
     pub(crate) fn has_compiler() -> bool {
         // SAFETY: loads a library of NVIDIA's.

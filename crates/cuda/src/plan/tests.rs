@@ -75,9 +75,56 @@ fn a_block_finds_all_items_of_its_share() {
     assert_eq!(rows, [vec![0], vec![1, 2, 3, 4, 5]]);
 }
 
+/// Of one part, of as many as are merged at once and one more, and of several groups.
+#[test]
+fn no_two_works_share_a_place_for_parts_or_a_counter() {
+    let pieces = cut(&work(&[33, 17, 16, 2, 1, 40]), Cuts::Parts(1));
+    let (items, all_parts, all_counters) = items(&pieces);
+    let (mut next_part, mut next_counter) = (0, 0);
+    for own in items.chunk_by(|a, b| a.row == b.row).filter(|own| own.len() > 1) {
+        // As in `cu/parts.cuh`: a place for each group, and a counter for each and for all of them.
+        let (parts, groups) = (own.len() as i32, own.len().div_ceil(16) as i32);
+        let groups = if parts > 16 { groups } else { 0 };
+        assert_eq!(own.iter().map(|item| item.part).collect::<Vec<_>>(), (0..parts).collect::<Vec<_>>());
+        let same = (next_part, parts, next_counter);
+        assert!(own.iter().all(|item| (item.first_part, item.parts, item.counter) == same), "{own:?}");
+        next_part += parts + groups;
+        next_counter += groups + 1;
+    }
+    assert_eq!((all_parts, all_counters), (next_part as usize, next_counter as usize));
+}
+
+/// Of layers in which bits may not depend on the batch.
+fn alike(window: u32) -> PlanKey {
+    PlanKey {
+        window,
+        kv_heads: 1,
+        group: 2,
+        head_dim: 64,
+        element_bytes: 2,
+        deterministic: true,
+        groups: false,
+        tuning: Tuning::default(),
+    }
+}
+
+/// A row's parts end where they do when it comes alone, from whichever tile on it sees.
+#[test]
+fn parts_end_at_fixed_tiles_where_bits_may_not_depend_on_the_batch() {
+    for (window, rows) in [(0, 1), (900, 1), (0, 3), (900, 3)] {
+        let span = Span { first_row: 0, rows, start: 1700 };
+        let plan = Plan::new(Processors::MANY, alike(window), 16, &[span]);
+        let mut ends: Vec<_> = plan.launches[0].items.iter().map(|item| item.tile1 as u32).collect();
+        ends.retain(|end| *end > 0);
+        ends.sort_unstable();
+        let fixed: Vec<u32> = if window == 0 { vec![32, 64, 96] } else { vec![64, 96] };
+        assert_eq!(ends, [&fixed[..], &[107]].concat(), "{rows} rows, window {window}");
+    }
+}
+
 /// Decoding, a few rows, a chunk; short and long, alone and many.
 #[test]
-fn no_block_asks_for_more_shared_memory_than_there_is() {
+fn no_block_has_more_columns_or_shared_memory_than_there_is_room_for() {
     // Of compute capability 8.6, 8.9 and 12; of 8.0; of 9.0 and 10.
     for (head_dim, shared) in
         (16..=256).step_by(16).flat_map(|dim| [99, 163, 227].map(|kib| (dim, kib << 10)))
@@ -108,6 +155,7 @@ fn no_block_asks_for_more_shared_memory_than_there_is() {
                     let plan = Plan::new(Processors { count: 132, shared }, key, page_size, &spans);
                     for shape in plan.shapes() {
                         assert!(shape.shared + RESERVED <= shared, "{shape:?} of {key:?}");
+                        assert!(shape.columns <= shape.program.columns(), "{shape:?} of {key:?}");
                     }
                 }
                 let [narrow, wide] =
@@ -158,4 +206,17 @@ fn a_launch_looks_the_same_whatever_the_lengths() {
     let shapes = |context| plan(context).shapes().collect::<Vec<_>>();
     assert_eq!(shapes(300), shapes(1500));
     assert_ne!(plan(300).launches[0].items, plan(1500).launches[0].items);
+}
+
+#[test]
+fn tiles_that_lie_in_several_pages_are_looked_for_page_by_page() {
+    let paging = |size| {
+        let span = Span { first_row: 0, rows: 1, start: 40 };
+        match Plan::new(Processors::MANY, alike(0), size, &[span]).launches[0].shape.program {
+            Program::Columns(options) => options.paging,
+            Program::Chunk(_) => panic!("a row is no chunk"),
+        }
+    };
+    assert_eq!([1, 8, 24, 40].map(paging), [Paging::Small; 4]);
+    assert_eq!([16, 48, 256].map(paging), [Paging::Tiles, Paging::Large, Paging::Large]);
 }

@@ -32,7 +32,8 @@ struct World {
     cuda: Cuda,
     model: Model<Cuda>,
     arena: CudaArena,
-    groups: usize,
+    /// Of each layer group.
+    windows: Vec<Option<u32>>,
     sequences: Vec<Vec<u32>>,
     /// How many of its first pages the last sequence has of the one before it.
     shared: usize,
@@ -41,15 +42,21 @@ struct World {
 const PAGES_EACH: u32 = 6;
 const PAGE: u32 = 16;
 
+/// No page that has left the window, and none for what comes later.
+fn held<'a>(window: Option<u32>, span: &Span, pages: &'a [PageId]) -> TableView<'a> {
+    let first = window.map_or(0, |window| (span.start + 1).saturating_sub(window) / PAGE);
+    TableView { first, pages: &pages[first as usize..span.end().div_ceil(PAGE) as usize] }
+}
+
 impl World {
     fn new(cuda: Cuda, name: &str) -> Self {
         let (model, spec) = load(&cuda, name);
-        let groups = spec.groups().len();
-        let pages = Pages(5 * PAGES_EACH * groups as u32);
+        let windows: Vec<_> = spec.groups().iter().map(|group| group.window.map(|window| window.0)).collect();
+        let pages = Pages(5 * PAGES_EACH * windows.len() as u32);
         let arena = cuda.arena(PageLayout::new(&spec), pages).unwrap();
         // Where nothing was stored is nothing but zeros: a page read by mistake changes results all the same.
         let sequences = [3, 20, 40].map(|len| (0..len).map(|i| i * 7 % 50 + 1).collect()).to_vec();
-        Self { cuda, model, arena, groups, sequences, shared: 0 }
+        Self { cuda, model, arena, windows, sequences, shared: 0 }
     }
 
     /// The last `rows` tokens of each of the `who`; the tokens and the logits of each.
@@ -66,14 +73,18 @@ impl World {
         let pages = |at: usize, group: usize| {
             let shared = if at + 1 == self.sequences.len() { self.shared as u32 } else { 0 };
             let owner = |i| if i < shared { at - 1 } else { at };
-            let first = |i| ((owner(i) * self.groups + group) as u32 + 1) * PAGES_EACH;
+            let first = |i| ((owner(i) * self.windows.len() + group) as u32 + 1) * PAGES_EACH;
             (0..PAGES_EACH).map(|i| PageId(first(i) - 1 - i)).collect::<Vec<_>>()
         };
         let pages: Vec<Vec<Vec<PageId>>> =
-            (0..self.groups).map(|group| who.iter().map(|at| pages(*at, group)).collect()).collect();
-        let tables: Vec<Vec<TableView<'_>>> = pages
+            (0..self.windows.len()).map(|group| who.iter().map(|at| pages(*at, group)).collect()).collect();
+        let tables: Vec<Vec<TableView<'_>>> = self
+            .windows
             .iter()
-            .map(|group| group.iter().map(|pages| TableView { first: 0, pages }).collect())
+            .zip(&pages)
+            .map(|(window, group)| {
+                group.iter().zip(&spans).map(|(pages, span)| held(*window, span, pages)).collect()
+            })
             .collect();
         let tables: Vec<&[TableView<'_>]> = tables.iter().map(Vec::as_slice).collect();
         let choices: Vec<Choice> = who
@@ -90,6 +101,15 @@ impl World {
             logits
         };
         chosen.into_iter().enumerate().map(|(row, token)| (token, logits(row))).collect()
+    }
+
+    /// Steps of all sequences, each of which goes on by a token before it.
+    fn decode(&mut self, steps: usize) -> Vec<(Option<u32>, Vec<f32>)> {
+        let step = |_| {
+            self.sequences.iter_mut().for_each(|sequence| sequence.push(7));
+            self.step(&[0, 1, 2], |_| 1)
+        };
+        (0..steps).flat_map(step).collect()
     }
 
     /// Reads the prompts, then decodes with as many sequences as each number says.
@@ -125,17 +145,18 @@ fn a_replayed_step_has_the_bits_of_one_that_is_launched() {
     }
 }
 
-/// The last row sees, to the end of a page, what the one before it stores in the same step.
+/// The last row sees, to the end of a page, what the one before it stores in the same step. Of some layers the first page has
+/// left the window.
 #[test]
 fn a_step_that_sees_what_it_stores_is_not_replayed() {
     let sharing = |cuda| {
         let mut world = World::new(cuda, "gemma3-gqa");
-        world.sequences[1] = (1..=2 * PAGE - 2).collect();
+        world.sequences[1] = (1..=3 * PAGE - 2).collect();
         world.run(&[3, 3]);
         let mut replays = vec![world.cuda.replays().0];
         world.sequences[2] = world.sequences[1].clone();
         world.sequences[2].push(9);
-        world.shared = 2;
+        world.shared = 3;
         let mut found = Vec::new();
         for _ in 0..2 {
             found.push(world.step(&[0, 1, 2], |_| 1));
@@ -200,7 +221,11 @@ fn the_next_step_is_planned_while_the_last_one_runs() {
     let keys: Vec<PlanKey> = world.cuda.steps.borrow().known[0].plans.iter().map(|(_, key)| *key).collect();
     assert!(keys.len() > 2 && planned.all().count() == 2, "two kinds of layers: {}", keys.len());
     let processors = world.cuda.device.processors();
+    let key = keys[0];
     assert_eq!(planned, Plans::new(processors, PAGE as usize, spans, keys), "as if it were made then");
+    let other = PlanKey { group: key.group + 1, ..key };
+    let are_for = |key: PlanKey| planned.are_for(PAGE as usize, &planned.spans, [key].into_iter());
+    assert!(are_for(key) && !are_for(other), "another model's layers");
 }
 
 /// The third decode step, before which `change` may change what was planned for it.
@@ -208,8 +233,7 @@ fn third_step(change: impl FnOnce(&mut Plans)) -> Vec<(Option<u32>, Vec<f32>)> {
     let mut world = World::new(emulated(true), "qwen3-gqa");
     world.run(&[3, 3]);
     change(world.cuda.steps.borrow_mut().ahead.as_mut().expect("a plan after a replay"));
-    world.sequences.iter_mut().for_each(|sequence| sequence.push(7));
-    world.step(&[0, 1, 2], |_| 1)
+    world.decode(1)
 }
 
 #[test]
@@ -239,6 +263,131 @@ fn recordings_end_when_what_they_use_moves() {
     world.sequences[0].extend(1..=70);
     world.run(&[3, 3]);
     assert_eq!(world.cuda.replays().0, before + 1);
+}
+
+/// Where sums of parts lie, which are more than ever before.
+#[test]
+fn recordings_end_when_room_for_parts_moves() {
+    let run = |cuda: Cuda| {
+        let mut world = World::new(cuda, "llama-gqa");
+        let all = [20, 40, 60].map(|len| (1..=len).collect::<Vec<u32>>());
+        world.sequences = all.to_vec();
+        world.run(&[]);
+        world.cuda.tuning.set(Tuning { part_tiles: 1, ..Tuning::default() });
+        world.sequences.iter_mut().zip([3, 20, 33]).for_each(|(sequence, len)| sequence.truncate(len));
+        let mut found = world.decode(2);
+        let before = world.cuda.replays().0;
+        world.sequences = all.to_vec();
+        found.extend(world.decode(1));
+        (found, world.cuda.replays().0 - before)
+    };
+    let ((found, replays), (launched, _)) = (run(emulated(true)), run(launched()));
+    assert!(found == launched);
+    assert_eq!(replays, 0);
+}
+
+/// Inputs that grow have room for twice what they were recorded with.
+#[test]
+fn a_recording_that_is_too_small_for_a_step_is_made_anew() {
+    let run = |cuda| {
+        let mut world = World::new(cuda, "qwen3-window");
+        let all = [92, 20, 30].map(|len| (1..=len).collect::<Vec<u32>>());
+        world.sequences = all.to_vec();
+        world.run(&[]);
+        world.sequences.iter_mut().for_each(|sequence| sequence.truncate(3));
+        let mut found = world.decode(2);
+        world.sequences = all.to_vec();
+        let before = world.cuda.replays().0;
+        let replays = [1, 1, 1].map(|steps| {
+            found.extend(world.decode(steps));
+            world.cuda.replays().0 - before
+        });
+        (found, replays)
+    };
+    let ((found, replays), (launched, _)) = (run(emulated(true)), run(launched()));
+    assert!(found == launched);
+    assert_eq!(replays, [0, 1, 2]);
+}
+
+#[test]
+fn inputs_that_may_still_be_copied_are_waited_for() {
+    let device = Arc::new(Emulated::default());
+    let mut world = World::new(Cuda::on(device.clone(), true, true), "llama-gqa");
+    world.run(&[3, 3, 3]);
+    let waits = || device.waits.load(Ordering::Relaxed);
+    assert_eq!((world.cuda.replays().0, waits()), (2, 0), "whoever has the tokens has waited");
+    // As if nobody had asked for the last step's.
+    world.cuda.steps.borrow_mut().stage.in_flight = true;
+    world.cuda.chosen(0).unwrap();
+    world.decode(1);
+    assert_eq!((world.cuda.replays().0, waits()), (3, 1), "to ask for no token is not to wait");
+}
+
+/// Of two sequences with so many rows and a page each, and so many choices.
+fn with_step<T>(
+    arena: &CudaArena,
+    [rows, choices]: [usize; 2],
+    pages: [PageId; 2],
+    run: impl FnOnce(&Step<'_, CudaArena>) -> T,
+) -> T {
+    let spans = [0, 1].map(|i| Span { first_row: i * rows, rows, start: 0 });
+    let tokens = vec![1; 2 * rows];
+    let tables = pages.each_ref().map(|page| TableView { first: 0, pages: std::slice::from_ref(page) });
+    let choices = vec![Choice::LIKELIEST; choices];
+    let rows = Rows::new(&tokens, &spans);
+    run(&Step { model: 1, rows, tables: &[&tables], arena, choices: &choices })
+}
+
+const APART: [PageId; 2] = [PageId(0), PageId(1)];
+
+fn small_arena(cuda: &Cuda) -> CudaArena {
+    let dtype = KvDtype::F16;
+    let layout = PageLayout { layers: 1, kv_heads: 1, page_size: PAGE as usize, head_dim: 16, dtype };
+    cuda.arena(layout, Pages(2)).unwrap()
+}
+
+#[test]
+fn only_steps_with_a_row_and_a_token_for_every_sequence_are_recorded() {
+    let cuda = emulated(true);
+    let arena = small_arena(&cuda);
+    let recorded = |cuda: &Cuda, shape| with_step(&arena, shape, APART, |step| cuda.recorded_rows(step));
+    assert_eq!(recorded(&cuda, [1, 2]), Some(2));
+    assert_eq!(recorded(&cuda, [1, 0]), None, "no tokens");
+    assert_eq!(recorded(&cuda, [2, 4]), None, "tokens after each row of a prompt");
+    assert_eq!(recorded(&launched(), [1, 2]), None, "recording is off");
+}
+
+#[test]
+fn a_step_that_fails_says_so_and_leaves_no_recording() {
+    let cuda = emulated(true);
+    let arena = small_arena(&cuda);
+    let failed = || Err(BackendError::Device("a launch".into()));
+    with_step(&arena, [2, 0], APART, |step| {
+        assert_eq!(cuda.begin(step).unwrap(), Pass::Run);
+        cuda.end(failed()).unwrap_err();
+    });
+    with_step(&arena, [1, 2], APART, |step| {
+        assert_eq!(cuda.begin(step).unwrap(), Pass::Run);
+        cuda.end(failed()).unwrap_err();
+        assert_eq!(cuda.begin(step).unwrap(), Pass::Run);
+        assert_eq!(cuda.end(Ok(())).unwrap(), Pass::Run, "once more, recorded");
+        cuda.end(failed()).unwrap_err();
+    });
+    assert!(cuda.steps.borrow().recordings.is_empty());
+}
+
+#[test]
+#[should_panic(expected = "pages of the arena")]
+fn a_replayed_step_reads_no_page_beyond_the_arena() {
+    let cuda = emulated(true);
+    let arena = small_arena(&cuda);
+    let mut stage = Stage::default();
+    stage.reserve(&cuda.device, 64).unwrap();
+    with_step(&arena, [1, 2], [PageId(0), PageId(2)], |step| {
+        let plans = Plans::new(cuda.device.processors(), PAGE as usize, step.rows.spans.to_vec(), []);
+        let place = Place { at: 0, capacity: 64 };
+        Inputs::new(step, 2, &plans).write(Need::Pages, &mut stage.at(place));
+    });
 }
 
 #[test]
