@@ -174,7 +174,8 @@ fn in_spans(
         TableView { first: first as u32, pages: &pages[first..] }
     };
     let tables: Vec<_> = spans.iter().map(table).collect();
-    let batch = Rows::new(&vec![0; tokens], &spans);
+    let ids = vec![0; tokens];
+    let batch = Rows::new(&ids, &spans);
     let mut out = cpu.buf(tokens, heads.q * heads.dim).unwrap();
     cpu.attention(&qkv, spec, batch, &tables, &arena, &mut out).unwrap();
     let mut got = Vec::new();
