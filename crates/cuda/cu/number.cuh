@@ -6,8 +6,8 @@
 #define BF16 1
 #define F16 2
 
-// Whether numbers come by fours alone, each at a multiple of four. What a kernel is not told leaves more code, and code
-// that is fetched for every launch takes time.
+// Whether numbers come by fours alone, each at a multiple of four. What a kernel is not told leaves more code, with
+// which steps were slower.
 #ifndef WHOLE_FOURS
 #define WHOLE_FOURS 0
 #endif

@@ -1,5 +1,5 @@
 // out = x * wᵀ for several rows, where reading the weights is everything, as in stream.cu. A unit is OUTPUTS outputs for
-// all rows and one of `parts` stretches of the columns, whose sums lie apart: whoever reads them adds them. A block has
+// all rows and one of CUTS stretches of the columns, whose sums lie apart: whoever reads them adds them. A block has
 // units of one stretch, one after another; its warps take turns in cutting the stretch into chunks of 32 columns:
 //
 //   out[16 outputs][8 rows] += w[16][16] * x[16][8]

@@ -1,5 +1,5 @@
 // out = x * wᵀ for few rows, where reading the weights is everything. A unit is OUTPUTS outputs for all rows and one of
-// `parts` stretches of the columns, whose sums lie apart: whoever reads them adds them. A block has some units, one
+// CUTS stretches of the columns, whose sums lie apart: whoever reads them adds them. A block has some units, one
 // after another; its warps take turns in cutting a stretch into chunks of 32 columns:
 //
 //   out[16 outputs][8 rows] += w[16][16] * x[16][8]

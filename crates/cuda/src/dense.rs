@@ -247,6 +247,7 @@ impl Cuda {
         let few = cut.is_some();
         let parts = cut.map_or(1, |cut| cut.parts);
         // By a kernel of ours for few rows, where nobody else has a part of the sums.
+        // What a gate makes has the bits of the weights' type there, and those of the last weights loaded elsewhere.
         let may_gate = few && parts == 1 && w.rows.is_multiple_of(16) && w.precision == self.short();
         let gate = gate.filter(|_| may_gate);
         assert!(

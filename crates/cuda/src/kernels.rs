@@ -258,9 +258,9 @@ impl Kernel {
         text
     }
 
-    /// Whether attention has as little code as can be. Code is fetched at every launch, which takes long where there is little
-    /// else to do; but over keys and values of a byte it is slower so: it was measured at 1.48 and 1.38 times the tokens
-    /// of those of two bytes, instead of 1.74 and 1.77.
+    /// Whether attention has as little code as can be. Steps are faster so, most likely because code is fetched at every
+    /// launch. Over keys and values of a byte it is slower: it was measured at 1.48 and 1.38 times the tokens of those of
+    /// two bytes, instead of 1.74 and 1.77.
     fn is_lean(&self) -> bool {
         self.head.is_some_and(|head| !matches!(head.dtype, KvDtype::Fp8 | KvDtype::Int8))
     }

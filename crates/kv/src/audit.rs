@@ -79,7 +79,8 @@ impl KvCache {
         let size = self.settings.page_size;
         for Span { seq, positions } in self.step.spans().iter().filter(|_| self.step.is_apart()) {
             let filled = size.page_of(positions.start).0..size.pages_for(positions.end).0;
-            for table in &self.sequences[seq].tables {
+            let sequence = self.sequences.get(seq).ok_or_else(|| format!("{seq} is in the step and gone"))?;
+            for table in &sequence.tables {
                 let mut filled = filled.clone().filter_map(|index| table.page(Pages(index)));
                 if let Some(page) = filled.find(|page| held[page.index()] != 1) {
                     return Err(format!("{seq} fills {page}, which {} tables hold", held[page.index()]));

@@ -3,7 +3,7 @@
 use crate::arena::CudaArena;
 use octavo_backend::{Span, Step, TableView};
 
-/// For every page of the arena whether a row of the step at hand fills it. Kept, because it is asked at every step.
+/// For every page of the arena whether a row of the step at hand fills it. Kept, because many steps may ask.
 #[derive(Debug, Default)]
 pub(super) struct Filling(Vec<bool>);
 
